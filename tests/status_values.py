@@ -34,6 +34,11 @@ def status(host: Host) -> Json:
     return found
 
 
+def rows(host: Host) -> dict[str, Json]:
+    """What that document has of each device that a resource offers, by token."""
+    return {row["id"]: row for resource in status(host)["resources"] for row in resource["devices"]}
+
+
 def document_of(json: Any) -> StatusDocument:
     """The document that a command reads from this JSON; what a test leaves out is empty."""
     return read(completed(json), StatusDocument)

@@ -42,7 +42,7 @@ def test_what_changes_each_time_makes_no_difference() -> None:
     assert sessions.form("1 healthy") != sessions.form("2 healthy")
 
 
-def test_a_page_is_rewritten_only_if_the_output_changed(tmp_path: Path) -> None:
+def test_a_page_is_rewritten_only_if_the_output_changed() -> None:
     page = (
         "<!-- play: a -->\n```text\n1.2ms old\n```\n\n<!-- play: b -->\n```console\n$ devhost status\n```\n"
     )

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from kit.waiting import until
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -61,7 +62,7 @@ def test_that_is_interrupted(server):
         pytest.param(1, signal.SIGINT, id="worker interrupted", marks=pytest.mark.slow),
     ],
 )
-async def test_a_run_that_is_terminated_ends_its_fixtures(until, tmp_path, workers, number):
+async def test_a_run_that_is_terminated_ends_its_fixtures(tmp_path, workers, number):
     shutil.copy(ROOT / "conftest.py", tmp_path)
     (tmp_path / "test_suite.py").write_text(SUITE)
     (tmp_path / "pytest.ini").write_text(SETTINGS)

@@ -9,14 +9,16 @@ import shutil
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from addresses import free_address
+from kit.command import completed
+from kit.files import replace
+from kit.http import get
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -59,16 +61,13 @@ class Desk:
 
     def run(self, command: str) -> str:
         """Types a command and waits for its end."""
-        done = subprocess.run(
-            self._words(command), cwd=self.place, capture_output=True, text=True, timeout=240
-        )
+        done = completed(*self._words(command), cwd=self.place)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def status(self) -> dict[str, Any]:
         """The document of the running devhost; of nothing as long as none answers."""
-        words = self._words("devhost status --output json")
-        done = subprocess.run(words, cwd=self.place, capture_output=True, text=True, timeout=240)
+        done = completed(*self._words("devhost status --output json"), cwd=self.place)
         found: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {"resources": []}
         return found
 
@@ -129,9 +128,7 @@ def test_readme(desk: Desk) -> None:
     desk.until(lambda: desk.registered(2) >= offered, "every resource is back")
 
     file = desk.place / "config" / "devhost.yaml"
-    edited = desk.place / "config" / "edited.yaml"
-    edited.write_text(file.read_text().replace("name: devhost.dev/", "name: edited.dev/"))
-    edited.replace(file)
+    replace(file, file.read_text().replace("name: devhost.dev/", "name: edited.dev/"))
     renamed = {name.replace("devhost.dev/", "edited.dev/") for name in offered - {wanted}}
     desk.until(lambda: renamed <= desk.registered(), "the edited file")
 
@@ -141,12 +138,7 @@ def test_readme(desk: Desk) -> None:
     assert ":9400" in page_command and "http://localhost:9400" in README
     desk.start(page_command.replace(":9400", address))
 
-    def page() -> bool:
-        with suppress(OSError), urllib.request.urlopen(f"http://{address}/", timeout=60) as answer:
-            return b"<html" in answer.read()
-        return False
-
-    desk.until(page, "the page")
+    desk.until(lambda: "<html" in get(address, "/")[1], "the page")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="this machine has no /dev/fuse")  # noqa: PTH110
@@ -165,9 +157,7 @@ def test_tutorial(desk: Desk) -> None:
     desk.until(lambda: "default/pod-1/main" in desk.run("devhost status"), "the holder")
     desk.type(kubelet, "release pod-1", "pod-released")
     desk.until(lambda: "default/pod-1/main" not in desk.run("devhost status"), "HELD BY is empty")
-    shared = desk.place / "shared.yaml"
-    shared.write_text(files["shared.yaml"])
-    shared.replace(file)
+    replace(file, files["shared.yaml"])
     desk.until(lambda: [one["capacity"] for one in desk.status()["resources"]] == [3], "three shares")
     for _ in range(3):
         desk.type(kubelet, "allocate 1 of example.com/fuse", "device      /dev/fuse (rw)")

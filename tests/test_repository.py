@@ -15,6 +15,7 @@ from typing import Any
 import dependency_group
 import pytest
 import yaml
+from kit.command import completed
 
 from devhost import __version__
 
@@ -150,9 +151,7 @@ def test_every_make_target_has_a_sentence() -> None:
 @pytest.mark.parametrize("target", ["gpu", "page"])
 def test_options_alone_choose_among_the_tests_of_a_target(target: str) -> None:
     def command(tests: str) -> list[str]:
-        printed = subprocess.run(
-            ["make", "-n", target, f"TESTS={tests}"], cwd=ROOT, capture_output=True, text=True, check=True
-        ).stdout
+        printed = completed("make", "-n", target, f"TESTS={tests}", cwd=ROOT, check=True).stdout
         return printed.splitlines()[-1].split()
 
     assert command("-k word")[-3:] == [f"tests/{target}", "-k", "word"]
@@ -171,14 +170,7 @@ def test_scripts_can_be_run_and_parsed(script: str) -> None:
 
 def test_packages_that_cannot_be_installed_are_named(tmp_path: Path) -> None:
     bin_ = _tools(tmp_path / "bin", "bash sort")
-    done = subprocess.run(
-        [bin_ / "bash", ROOT / "tools" / "packages", "page"],
-        env={"PATH": str(bin_)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=True,
-    )
+    done = completed(bin_ / "bash", ROOT / "tools" / "packages", "page", env={"PATH": str(bin_)}, check=True)
     assert done.stdout == "packages: not installed, run as root: apt-get install chromium chromium-driver\n"
 
 
@@ -201,15 +193,7 @@ def _checkout(directory: Path) -> Path:
 
 
 def _setup(checkout: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["sh", "tools/setup", ".venv"],
-        cwd=checkout,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    return completed("sh", "tools/setup", ".venv", cwd=checkout, env=environment)
 
 
 def _fake(directory: Path, program: str, script: str) -> None:

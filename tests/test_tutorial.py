@@ -16,6 +16,7 @@ import pytest
 from devhost_testing.fixtures import BackendFixture, by_id, request
 from devhost_testing.node import Node
 from devhost_testing.trees import Tree
+from kit.command import completed
 
 from devhost.backend import Event, unhealthy
 from devhost.backend.base import OPTIONAL_METHODS, overrides
@@ -57,15 +58,8 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def devhost(command: str, directory: Path, **environment: str) -> str:
     assert command.startswith("devhost ")
-    done = subprocess.run(
-        [sys.executable, "-m", *command.split()],
-        cwd=directory,
-        env=os.environ | {"COLUMNS": "200", "DEVHOST_RUNTIME_DIR": str(directory / "run")} | environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    env = os.environ | {"COLUMNS": "200", "DEVHOST_RUNTIME_DIR": str(directory / "run")} | environment
+    done = completed(sys.executable, "-m", *command.split(), cwd=directory, env=env)
     assert done.stderr == ""
     return done.stdout
 
@@ -127,23 +121,9 @@ def test_the_whole_backend_is_short() -> None:
 
 def test_the_package_passes_its_tests_as_on_the_page() -> None:
     with tempfile.TemporaryDirectory() as own:  # not the directory that all runs of pytest share and clean up
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "pytest",
-                "-q",
-                "-p",
-                "no:cacheprovider",
-                f"--basetemp={own}/run",
-                str(PACKAGE),
-            ],
-            cwd=PACKAGE,
-            env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        pytest_here = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+        env = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+        done = completed(*pytest_here, f"--basetemp={own}/run", PACKAGE, cwd=PACKAGE, env=env)
     assert done.returncode == 0, done.stdout
     promised = re.search(r"(?m)^\d+ passed$", PAGE.read_text(encoding="utf-8"))
     assert promised is not None

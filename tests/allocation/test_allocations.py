@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from kit.allocator import POD, Ledger
+from kit.plan import offered
 from work import Work
 
 from devhost.allocation.allocations import Reservation
@@ -38,11 +39,6 @@ def named_only(name: str) -> Where:
 def device(name: str, **more: Any) -> Device:
     """A device that says its own name."""
     return Device(name, {"name": name}, **more)
-
-
-def offered(plan: Plan, resource: str) -> list[str]:
-    planned = plan.resources.get(resource)
-    return [offer.device.id for offer in planned.offers] if planned else []
 
 
 @pytest.mark.parametrize(

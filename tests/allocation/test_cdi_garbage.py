@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from kit.clock import FakeClock
-from kit.waiting import background
+from kit.waiting import background, until
 
 from devhost.allocation.allocations import Allocations
 from devhost.allocation.cdi.files import AGAIN, CdiGarbageCollector, SpecFiles
@@ -65,7 +65,7 @@ def scene(tmp_path: Path) -> Scene:
     return Scene(tmp_path)
 
 
-async def test_a_file_that_no_container_needs_is_removed_at_once(scene, until):
+async def test_a_file_that_no_container_needs_is_removed_at_once(scene):
     async with scene.running():
         await until(lambda: scene.left == {NEW})
     assert scene.lists.followed == []
@@ -79,14 +79,14 @@ class Releasing(Lists):
         self.names = frozenset()
 
 
-async def test_a_release_while_the_files_are_looked_at_is_noticed(scene, until):
+async def test_a_release_while_the_files_are_looked_at_is_noticed(scene):
     scene.lists = Releasing()
     scene.lists.names = frozenset({OLD})
     async with scene.running():
         await until(lambda: scene.left == {NEW})
 
 
-async def test_a_file_stays_while_a_container_has_something_of_the_resource(scene, until):
+async def test_a_file_stays_while_a_container_has_something_of_the_resource(scene):
     scene.lists.names = frozenset({OLD, NEW, "other.com/device"})
     async with scene.running() as made:
         await until(lambda: scene.lists.followed == [OLD])  # the others have no file, or are configured
@@ -96,7 +96,7 @@ async def test_a_file_stays_while_a_container_has_something_of_the_resource(scen
         await until(lambda: scene.left == {NEW})
 
 
-async def test_nothing_is_removed_while_it_is_not_known_who_holds_what(scene, until):
+async def test_nothing_is_removed_while_it_is_not_known_who_holds_what(scene):
     scene.lists.names = None
     async with scene.running():
         for asked in (1, 2, 3):
@@ -108,16 +108,14 @@ async def test_nothing_is_removed_while_it_is_not_known_who_holds_what(scene, un
         await until(lambda: scene.left == {NEW})  # looked again by itself
 
 
-async def test_a_resource_that_leaves_the_configuration_loses_its_file(scene, until):
+async def test_a_resource_that_leaves_the_configuration_loses_its_file(scene):
     async with scene.running() as made:
         await until(lambda: scene.left == {NEW})
         made.follow(Settings(cdi_directory=scene.files.directory))
         await until(lambda: scene.left == set())
 
 
-async def test_a_directory_that_cannot_be_read_is_reported_once_and_tried_again(
-    scene, until, monkeypatch, caplog
-):
+async def test_a_directory_that_cannot_be_read_is_reported_once_and_tried_again(scene, monkeypatch, caplog):
     scandir = os.scandir
 
     def refuse(path):
@@ -133,5 +131,4 @@ async def test_a_directory_that_cannot_be_read_is_reported_once_and_tried_again(
             while scene.left != {NEW}:
                 await scene.clock.advance(60.0)
                 await asyncio.sleep(0.005)
-    messages = [record.message for record in caplog.records]
-    assert messages.count("stale CDI specifications may be left") == 1
+    assert caplog.messages.count("stale CDI specifications may be left") == 1

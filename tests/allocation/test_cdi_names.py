@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from kit.allocator import CARD, Supply, gone, own_nodes
+from kit.waiting import until
 
 from devhost.allocation.cdi.files import SpecFiles
 from devhost.allocation.cdi.injector import MAX_SETS
@@ -73,7 +74,7 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
         yield scene
 
 
-async def test_a_device_that_leaves_the_list_during_allocate_keeps_its_name(scene, until) -> None:
+async def test_a_device_that_leaves_the_list_during_allocate_keeps_its_name(scene) -> None:
     scene.offer("null", "zero")
     await until(lambda: scene.healthy() == {"null", "zero"})
     device = Device("null")
@@ -89,7 +90,7 @@ async def test_a_device_that_leaves_the_list_during_allocate_keeps_its_name(scen
         assert scene.named() == {"null", "zero"}
 
 
-async def test_a_name_goes_once_no_container_has_its_device(scene, until) -> None:
+async def test_a_name_goes_once_no_container_has_its_device(scene) -> None:
     scene.offer("null", "zero")
     await until(lambda: scene.healthy() == {"null", "zero"})
     await scene.allocate("null")
@@ -106,7 +107,7 @@ async def test_a_name_goes_once_no_container_has_its_device(scene, until) -> Non
     await until(lambda: scene.named() == {"zero"})
 
 
-async def test_devices_that_are_known_one_by_one_are_asked_for_together_only(scene, until) -> None:
+async def test_devices_that_are_known_one_by_one_are_asked_for_together_only(scene) -> None:
     scene.offer("null", "zero")
     await until(lambda: scene.healthy() == {"null", "zero"})
     scene.asked.clear()
@@ -116,9 +117,7 @@ async def test_devices_that_are_known_one_by_one_are_asked_for_together_only(sce
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_a_set_that_a_container_has_stays_however_many_others_are_made(
-    tmp_path, until, restarted
-) -> None:
+async def test_a_set_that_a_container_has_stays_however_many_others_are_made(tmp_path, restarted) -> None:
     devices = ["null", "zero", "full", "random", "tty"]
     async with running(Scene(tmp_path, 1, listing=True)) as scene:
         scene.offer(*devices)

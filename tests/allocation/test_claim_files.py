@@ -14,7 +14,7 @@ from random import Random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kit.waiting import background
+from kit.waiting import background, until
 
 from devhost.allocation.cdi.claim_files import ClaimFiles, document, parsed
 from devhost.allocation.cdi.files import SpecFiles
@@ -334,9 +334,7 @@ class Hang:
 
 async def gone(path: Path) -> None:
     """Waits until a directory has no file."""
-    async with asyncio.timeout(60):
-        while list(path.iterdir()):
-            await asyncio.sleep(0.005)
+    await until(lambda: not list(path.iterdir()))
 
 
 async def test_a_write_that_was_cancelled_leaves_nothing_when_it_ends(files, monkeypatch, file):

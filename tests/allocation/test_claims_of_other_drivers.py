@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from kit.allocator import CARD as NAME
 from kit.allocator import Ledger
+from kit.plan import offered
 
 from devhost.allocation.claims import ClaimedDevice, DeviceHeld
 from devhost.allocation.leases import ClaimUse, ClaimUseDevice
@@ -40,8 +41,7 @@ class Node(Ledger):
         return self.plan(ResourceSettings(0, NAME, "card", serve=serve), driver=self.driver)
 
     def offered(self, serve: Serve = Serve.PLUGIN) -> list[str]:
-        planned = self.made(serve).resources.get(NAME)
-        return [offer.device.id for offer in planned.offers] if planned else []
+        return offered(self.made(serve), NAME)
 
     def lists(self, *uses: ClaimUse, kubelet: int = 1, running: tuple[Holder, ...] = ()) -> bool:
         """The kubelet lists these uses of claims; ``running`` have devices of plugins only."""
@@ -133,18 +133,11 @@ def test_every_device_that_a_name_may_mean_counts() -> None:
     assert node.offered() == ["b"]
 
 
-def test_a_device_that_appears_after_the_list_is_held_at_once() -> None:
+@pytest.mark.parametrize("was_there", [False, True], ids=["new", "back while its pod runs"])
+def test_a_device_that_appears_after_the_list_is_held_at_once(was_there: bool) -> None:
     node = Node()
-    node.plug()
-    node.made()
-    node.lists(use())
-    node.plug(CARD)
-    assert not node.offered()
-
-
-def test_a_device_that_comes_back_while_its_pod_runs_is_still_held() -> None:
-    node = Node()
-    node.lists(use())
+    if was_there:
+        node.lists(use())
     node.plug()
     node.made()
     node.lists(use())

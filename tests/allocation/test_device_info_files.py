@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kit.clock import FakeClock
-from kit.waiting import background
+from kit.waiting import background, until
 
 from devhost.allocation.allocations import Allocations, Released
 from devhost.allocation.device_info import UNDECIDED, DeviceInfoDirectory, DeviceInfoFiles, Document
@@ -17,8 +18,6 @@ from devhost.backend.errors import AllocationError
 
 NET = "example.com/net"
 VF: Document = {"type": "pci", "version": "1.1.0", "pci": {"pci-address": "0000:3b:02.0"}}
-
-Until = Callable[[Callable[[], object]], Awaitable[None]]
 
 
 class Lists(Allocations):
@@ -54,10 +53,8 @@ class Desk:
         self.clock = FakeClock()
         self.task: asyncio.Task[None] | None = None
 
-    def start(self, kind: type[DeviceInfoDirectory] = DeviceInfoDirectory, deadline: float = 30.0) -> None:
-        self.infos = DeviceInfoFiles(
-            self.directory, self.lists, directory_class=kind, deadline=deadline, clock=self.clock
-        )
+    def start(self, **options: Any) -> None:
+        self.infos = DeviceInfoFiles(self.directory, self.lists, clock=self.clock, **options)
         self.task = asyncio.create_task(self.infos.run())
 
     async def stop(self) -> None:
@@ -66,11 +63,9 @@ class Desk:
             await asyncio.wait([self.task])
         self.infos.close()
 
-    async def restart(
-        self, kind: type[DeviceInfoDirectory] = DeviceInfoDirectory, deadline: float = 30.0
-    ) -> None:
+    async def restart(self, **options: Any) -> None:
         await self.stop()
-        self.start(kind, deadline)
+        self.start(**options)
 
     async def write(self, *tokens: str) -> None:
         """As Allocate does it: written first, held right after."""
@@ -96,14 +91,14 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     await made.stop()
 
 
-async def test_a_file_is_there_before_the_answer_and_goes_with_the_pod(desk: Desk, until: Until) -> None:
+async def test_a_file_is_there_before_the_answer_and_goes_with_the_pod(desk: Desk) -> None:
     await desk.write("a", "b")
     assert desk.files() == ["a", "b"]
     desk.lists.keep("b")
     await until(lambda: desk.files() == ["b"])
 
 
-async def test_files_of_running_pods_survive_a_restart_and_others_go(desk: Desk, until: Until) -> None:
+async def test_files_of_running_pods_survive_a_restart_and_others_go(desk: Desk) -> None:
     await desk.write("a", "b")
     desk.lists.tokens = {(NET, "a")}
     await desk.restart()
@@ -111,7 +106,7 @@ async def test_files_of_running_pods_survive_a_restart_and_others_go(desk: Desk,
 
 
 async def test_nothing_is_removed_before_it_is_known_who_holds_what_and_then_without_a_call(
-    desk: Desk, until: Until
+    desk: Desk,
 ) -> None:
     await desk.write("a")
     desk.lists.tokens = None
@@ -126,7 +121,7 @@ async def test_nothing_is_removed_before_it_is_known_who_holds_what_and_then_wit
     await until(lambda: desk.files() == [])
 
 
-async def test_a_file_that_is_being_written_counts_as_held(desk: Desk, until: Until) -> None:
+async def test_a_file_that_is_being_written_counts_as_held(desk: Desk) -> None:
     go = threading.Event()
 
     class Slow(DeviceInfoDirectory):
@@ -135,7 +130,7 @@ async def test_a_file_that_is_being_written_counts_as_held(desk: Desk, until: Un
             go.wait(60)
             return replaced
 
-    await desk.restart(Slow)
+    await desk.restart(directory_class=Slow)
     starting = asyncio.create_task(desk.write("a"))
     await until(lambda: desk.files() == ["a"])
     desk.lists.keep()
@@ -146,7 +141,7 @@ async def test_a_file_that_is_being_written_counts_as_held(desk: Desk, until: Un
     assert "a" in desk.files()
 
 
-async def test_a_pod_that_is_given_up_while_its_file_is_written_leaves_none(desk: Desk, until: Until) -> None:
+async def test_a_pod_that_is_given_up_while_its_file_is_written_leaves_none(desk: Desk) -> None:
     go = threading.Event()
 
     class Slow(DeviceInfoDirectory):
@@ -155,7 +150,7 @@ async def test_a_pod_that_is_given_up_while_its_file_is_written_leaves_none(desk
                 go.wait(60)
             return super().write_file(name, data)
 
-    await desk.restart(Slow)
+    await desk.restart(directory_class=Slow)
     async with background(desk.write("a")):
         await until(desk.index)
     go.set()
@@ -163,7 +158,7 @@ async def test_a_pod_that_is_given_up_while_its_file_is_written_leaves_none(desk
     assert desk.files() == []
 
 
-async def test_the_file_of_a_container_that_never_started_goes_again(desk: Desk, until: Until) -> None:
+async def test_the_file_of_a_container_that_never_started_goes_again(desk: Desk) -> None:
     await desk.infos.write(NET, {"a": VF})
     await until(lambda: desk.files() == [])
 
@@ -191,7 +186,7 @@ async def test_a_directory_that_hangs_fails_the_pod_in_time(desk: Desk, hang: th
             hang.wait()
             return []
 
-    await desk.restart(Hung, deadline=0.05)
+    await desk.restart(directory_class=Hung, deadline=0.05)
     with pytest.raises(AllocationError, match="it did not answer within"):
         await desk.write("a")
 
@@ -204,9 +199,7 @@ async def test_without_a_directory_nothing_is_written(tmp_path: Path) -> None:
     infos.close()
 
 
-async def test_files_in_an_earlier_directory_are_still_removed(
-    desk: Desk, until: Until, tmp_path: Path
-) -> None:
+async def test_files_in_an_earlier_directory_are_still_removed(desk: Desk, tmp_path: Path) -> None:
     await desk.write("a")
     desk.infos.move(tmp_path / "elsewhere")
     await desk.write("b")
@@ -217,7 +210,7 @@ async def test_files_in_an_earlier_directory_are_still_removed(
 
 
 async def test_a_file_that_cannot_be_removed_is_tried_again_and_reported_once(
-    desk: Desk, until: Until, caplog: pytest.LogCaptureFixture
+    desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
     tries = []
 
@@ -228,7 +221,7 @@ async def test_a_file_that_cannot_be_removed_is_tried_again_and_reported_once(
                 raise OSError(30, "Read-only file system")
             super().remove(names)
 
-    await desk.restart(Stubborn)
+    await desk.restart(directory_class=Stubborn)
     await desk.write("a")
     desk.lists.keep()
     async with asyncio.timeout(60):
@@ -236,5 +229,4 @@ async def test_a_file_that_cannot_be_removed_is_tried_again_and_reported_once(
             await desk.clock.advance(60.0)  # longer than the longest back-off
             await asyncio.sleep(0.005)  # for the thread
     assert len(tries) == 3
-    messages = [record.getMessage() for record in caplog.records]
-    assert messages.count("cannot remove a device-info file") == 1
+    assert caplog.messages.count("cannot remove a device-info file") == 1

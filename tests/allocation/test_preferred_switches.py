@@ -114,7 +114,7 @@ def test_an_unknown_allocation_fails_no_request(caplog: pytest.LogCaptureFixture
     machine.vicinity.allocated(GPU, machine.inventories[GPU], machine.now, ["nobody"])
     machine.vicinity.allocated(GPU, None, machine.now, ["g0"])  # type: ignore[arg-type]
     machine.vicinity.allocated("other", None, machine.now, ["g0"])  # type: ignore[arg-type]
-    assert [r.getMessage() for r in caplog.records] == ["remembering an allocation failed"]
+    assert caplog.messages == ["remembering an allocation failed"]
     assert machine.pod((GPU, 1)) == {GPU: ["g0"]}
 
 

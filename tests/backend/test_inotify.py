@@ -6,24 +6,12 @@ import errno
 import os
 import re
 import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from kit.files import limited
 
 from devhost.backend.files import explained
-
-
-@contextmanager
-def no_file_left() -> Iterator[None]:
-    """This process has as many files open as it may."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize(
@@ -42,7 +30,7 @@ def test_the_limit_is_named_with_its_value_and_the_command_that_raises_it(number
 
 
 def test_the_limit_of_open_files_is_distinguished_from_that_of_inotify_instances() -> None:
-    with no_file_left():
+    with limited(resource.RLIMIT_NOFILE, 3):  # this process has more open
         text = explained(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
     assert text.startswith("too many open files: the limit, RLIMIT_NOFILE, is 3 ")
     assert "LimitNOFILE" in text

@@ -132,7 +132,7 @@ async def test_a_socket_that_fails_is_reopened_and_logged_once(
             await until(lambda count=count: len(kernel.opened) == count)  # type: ignore[misc]
         kernel.send(b"up")
         assert await heard.next() == "up"
-    assert [record.getMessage() for record in caplog.records] == [
+    assert caplog.messages == [
         "listening to words failed: Input/output error",
         "listening to words again",
     ]
@@ -147,7 +147,7 @@ async def test_a_refused_subscription_is_tried_again_with_back_off_and_logged_on
         await until(lambda: len(kernel.opened) == 5)
         kernel.send(b"up")
         assert await heard.next() == "up"
-    assert [record.getMessage() for record in caplog.records] == [
+    assert caplog.messages == [
         "cannot listen to words (Operation not permitted): changes are seen at the resync",
         "listening to words again",
     ]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from kit.command import completed
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,6 +38,6 @@ def test_mypy_sees_an_option_as_a_field_of_its_type(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     file = tmp_path / "options.py"
     file.write_text(OPTIONS)
-    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), str(file)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False)
+    mypy = (sys.executable, "-m", "mypy", "--strict", "--cache-dir")
+    done = completed(*mypy, tmp_path / "cache", file, cwd=ROOT)
     assert done.stdout == "Success: no issues found in 1 source file\n"

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from descriptors import open_descriptors
 from kit.clock import AheadClock
+from kit.command import completed
+from kit.waiting import until, wait_until
 
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import BackendError, BackendTimeout
@@ -47,13 +49,6 @@ def program(tmp_path: Path) -> Callable[[str], list[str]]:
         return python(file, packages=False)
 
     return made
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENT
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.005)
 
 
 def exists(pid: int) -> bool:
@@ -109,9 +104,7 @@ def test_programs_use_the_code_that_the_image_has_compiled(level: str, tmp_path:
         "print([run(python(sys.argv[1], packages=one), deadline=60).output for one in (False, True)])"
     )
     environment = os.environ | {"PYTHONOPTIMIZE": level}
-    found = subprocess.run(
-        [sys.executable, "-c", code, file], env=environment, capture_output=True, text=True, check=True
-    )
+    found = completed(sys.executable, "-c", code, file, env=environment)
     assert found.stdout == f"[b'{level} 1\\n', b'{level} 0\\n']\n"
 
 
@@ -162,7 +155,7 @@ def test_a_program_that_hangs_is_killed_with_what_it_started(
         run(command, deadline=PATIENT, clock=lambda: PATIENT * begun.exists())
     assert caught.value.leftover is None
     assert isinstance(caught.value, BackendTimeout)
-    wait_for(lambda: not exists(int(caught.value.output)))
+    wait_until(lambda: not exists(int(caught.value.output)))
 
 
 def test_leftover_children_of_a_program_are_killed_and_delay_nothing(
@@ -173,7 +166,7 @@ def test_leftover_children_of_a_program_are_killed_and_delay_nothing(
     )
     found = run(command, deadline=PATIENT)
     assert found.status == 0
-    wait_for(lambda: not exists(int(found.output)))
+    wait_until(lambda: not exists(int(found.output)))
 
 
 def test_a_deadline_is_measured_by_the_clock_it_is_given(program: Callable[[str], list[str]]) -> None:
@@ -190,7 +183,7 @@ def test_a_process_that_cannot_be_killed_is_reported_and_its_end_is_noticed(
     left = caught.value.leftover
     assert left is not None and not left.is_gone
     os.kill(left.pid, signal.SIGKILL)
-    wait_for(lambda: left.is_gone)
+    wait_until(lambda: left.is_gone)
 
 
 def test_endless_output_is_refused(program: Callable[[str], list[str]]) -> None:
@@ -230,14 +223,12 @@ async def test_a_cancelled_run_has_killed_its_program_with_what_it_started(
         "time.sleep(600)\n"
     )
     task = asyncio.ensure_future(run_async(command, deadline=PATIENT))
-    async with asyncio.timeout(PATIENT):
-        while not pids.exists() or len(pids.read_text().splitlines()) < 2:
-            await asyncio.sleep(0.005)
+    await until(lambda: pids.exists() and len(pids.read_text().splitlines()) == 2)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     first, second = map(int, pids.read_text().split())
-    wait_for(lambda: not exists(first) and not exists(second))
+    wait_until(lambda: not exists(first) and not exists(second))
 
 
 async def test_a_cancelled_run_does_not_wait_for_a_program_that_cannot_be_killed(
@@ -323,7 +314,7 @@ def test_a_worker_that_is_idle_ends_and_the_next_question_starts_another(
 ) -> None:
     worker = start(idle=0.05, idle_per_start=0, grace=PATIENT)
     first = worker.ask({})["pid"]
-    wait_for(lambda: worker.pid is None)
+    wait_until(lambda: worker.pid is None)
     assert not exists(first)
     assert worker.ask({})["pid"] != first
 
@@ -344,7 +335,7 @@ def test_a_question_without_an_answer_kills_the_process_and_none_is_started_for_
     first = worker.ask({})["pid"]
     with pytest.raises(TimedOut, match=r"^the tool did not answer within 0.05 s$"):
         worker.ask({"sleep": 600}, deadline=0.05)
-    wait_for(lambda: not exists(first))
+    wait_until(lambda: not exists(first))
     with pytest.raises(TimedOut, match=r"^the tool did not answer within 0.05 s$"):
         worker.ask({})
     clock.ahead = 5.0
@@ -406,14 +397,14 @@ def test_a_process_that_is_slow_to_start_is_waited_for_and_not_started_twice(
         except TimedOut:
             return False
 
-    wait_for(answered)
+    wait_until(answered)
 
 
 def test_a_process_that_is_never_ready_ends_without_a_further_question(start: Callable[..., Worker]) -> None:
     worker = start("import time; time.sleep(600)", start_deadline=0.02, longest_start=0.1, grace=0.02)
     with pytest.raises(TimedOut):
         worker.ask({})
-    wait_for(lambda: worker.pid is None)
+    wait_until(lambda: worker.pid is None)
 
 
 def test_a_process_that_is_never_ready_is_killed(start: Callable[..., Worker]) -> None:
@@ -426,7 +417,7 @@ def test_a_process_that_is_never_ready_is_killed(start: Callable[..., Worker]) -
     clock.ahead = 200.0
     with pytest.raises(TimedOut):
         worker.ask({})
-    wait_for(lambda: not exists(pid))
+    wait_until(lambda: not exists(pid))
 
 
 def test_no_second_process_is_started_beside_one_that_the_kernel_holds(start: Callable[..., Worker]) -> None:
@@ -444,7 +435,7 @@ def test_no_second_process_is_started_beside_one_that_the_kernel_holds(start: Ca
         except TimedOut:
             return False
 
-    wait_for(answered)
+    wait_until(answered)
     pid = worker.pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
@@ -454,7 +445,7 @@ def test_a_closed_worker_kills_its_process_and_can_be_asked_again(start: Callabl
     worker = start(grace=PATIENT)
     first = worker.ask({})["pid"]
     worker.close()
-    wait_for(lambda: not exists(first))
+    wait_until(lambda: not exists(first))
     assert worker.ask({})["pid"] != first
 
 
@@ -528,11 +519,11 @@ def test_a_program_that_does_not_read_is_killed_when_its_pipe_is_full(
 def test_what_a_line_process_started_ends_with_it(program: Callable[[str], list[str]]) -> None:
     text = "import os, time\nchild = os.fork()\nif child: print(child, flush=True)\ntime.sleep(600)\n"
     process = Talker(program(text))
-    wait_for(lambda: bool(process.lines))
+    wait_until(lambda: bool(process.lines))
     process.kill("enough")
     assert process.wait(PATIENT)
     assert process.failure == "enough"
-    wait_for(lambda: not exists(int(process.lines[0])))
+    wait_until(lambda: not exists(int(process.lines[0])))
 
 
 def test_an_unkillable_process_is_left_and_its_end_is_noticed_later(

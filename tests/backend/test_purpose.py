@@ -101,7 +101,7 @@ def test_a_vpd_that_takes_too_long_is_given_up_and_tried_again_later(
     assert not machine.has(VPD)
     machine.clock.now += RETRY
     assert machine.has(VPD)
-    assert [record.getMessage() for record in caplog.records] == [
+    assert caplog.messages == [
         "cannot read the VPD of 0000:07:00.0: Connection timed out; "
         "adapters for fabric management are not recognized"
     ]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 
 import pytest
+from kit.command import completed
 
 from devhost.backend.threads import elsewhere
 
@@ -24,15 +24,14 @@ except NoThread as error:
 
 
 def test_a_thread_that_cannot_be_started_is_one_line() -> None:
-    command = [sys.executable, "-c", WITHOUT_MEMORY]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = completed(sys.executable, "-c", WITHOUT_MEMORY)
     assert done.stdout.startswith("the process cannot start another thread (raise its limit of memory")
     assert (len(done.stdout.splitlines()), done.stderr) == (1, "")
 
 
 def test_a_thread_does_not_keep_the_process_from_ending() -> None:
     code = "import threading\nfrom devhost.backend.threads import start\nstart('x', threading.Event().wait)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=120, check=False).returncode == 0
+    assert completed(sys.executable, "-c", code).returncode == 0
 
 
 async def test_a_computation_runs_on_a_thread_and_its_error_is_the_callers() -> None:

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 import asyncinotify
 import pytest
 from descriptors import open_descriptors
+from kit.command import completed
 
 from devhost.backend import trusted
 
@@ -155,7 +156,7 @@ def test_no_descriptor_stays_open(place: Path) -> None:
     assert open_descriptors() <= before
 
 
-def test_the_text_names_paths_as_they_are_on_the_node(place: Path) -> None:
+def test_the_text_names_paths_as_they_are_on_the_node() -> None:
     """In a container the host's directories are mounted below a prefix."""
     error = trusted.Untrusted(
         "/host/srv/my fpga", "is writable by others", "run `chmod go-w '/host/srv/my fpga'`"
@@ -225,12 +226,7 @@ def mounted(volume: Path, *commands: str) -> subprocess.CompletedProcess[str]:
     """Reads a directory and the file `card.py` in it, in a mount namespace after some commands."""
     arguments = ["unshare", *(() if os.geteuid() == 0 else ("--map-root-user",)), "--mount"]
     script = "; ".join(["set -e", *commands, 'exec "$0" -c "$1" "$2" "$2/card.py"'])
-    return subprocess.run(
-        [*arguments, "sh", "-c", script, sys.executable, READ, str(volume)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return completed(*arguments, "sh", "-c", script, sys.executable, READ, volume)
 
 
 def needs_mounts() -> None:

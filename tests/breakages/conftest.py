@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from kit.command import DEVHOST, completed
 
 sys.path.append(str(Path(__file__).parent))  # for what several test modules share
 
@@ -31,10 +32,7 @@ def devhost(tmp_path: Path) -> Command:
     """Runs a command to its end, in an empty directory."""
 
     def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "devhost", *arguments]
         env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **environment}
-        return subprocess.run(
-            command, capture_output=True, text=True, cwd=tmp_path, env=env, timeout=240, check=False
-        )
+        return completed(*DEVHOST, *arguments, cwd=tmp_path, env=env)
 
     return run

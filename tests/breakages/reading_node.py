@@ -7,9 +7,6 @@ import html
 import json
 import signal
 import subprocess
-import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -17,9 +14,12 @@ from typing import Any, Self
 
 from addresses import free_address
 from devhost_testing.kubelet import KubeletSimulator
+from kit.command import DEVHOST, completed
 from kit.drop_in import drop_in
+from kit.files import replace
+from kit.http import get
+from kit.waiting import until
 from prometheus_client.parser import text_string_to_metric_families
-from replacing import replace
 
 PATIENCE = 240.0
 RESOURCE = "example.com/toy"
@@ -88,7 +88,7 @@ class ReadingNode:
         return self
 
     def _start(self, *options: str) -> None:
-        command = [sys.executable, "-m", "devhost", "run", "--config", str(self.config)]
+        command = [*DEVHOST, "run", "--config", str(self.config)]
         command += ["--root", str(self.root), "--kubelet-dir", str(self.kubelet.directory)]
         command += ["--listen", self._address, "--show-pods", "--status-socket", str(self._socket)]
         command += ["--pod-resources", str(self.kubelet.pod_resources), "--log-format", "json"]
@@ -141,19 +141,11 @@ class ReadingNode:
         replace(self.config, f"version: 1\nbackendPaths: [backends]\nresources:\n{lines}")
 
     async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while not await asyncio.to_thread(condition):
-                await asyncio.sleep(0.05)
+        await until(lambda: asyncio.to_thread(condition))
 
     def get(self, path: str) -> tuple[int, str]:
-        """The answer of the listener; 0 while there is none."""
-        try:
-            with urllib.request.urlopen(f"http://{self._address}{path}", timeout=PATIENCE) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-        except OSError:
-            return 0, ""
+        """The answer of the listener."""
+        return get(self._address, path)
 
     def page(self) -> str:
         """The page, without the places where a browser may break a line."""
@@ -165,8 +157,7 @@ class ReadingNode:
 
     def status(self, *arguments: str) -> str:
         """What ``devhost status`` prints."""
-        command = [sys.executable, "-m", "devhost", "status", "--socket", str(self._socket), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
+        return completed(*DEVHOST, "status", "--socket", self._socket, *arguments, check=True).stdout
 
     def log(self, **fields: object) -> list[dict[str, Any]]:
         """The lines of the log that have these fields."""

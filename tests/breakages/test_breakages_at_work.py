@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.command import DEVHOST, completed
 from kit.drop_in import drop_in
+from kit.files import replace
 from kit.process import running
 from reading_node import RESOURCE, ReadingNode
 
@@ -44,9 +44,7 @@ async def over(node: ReadingNode, kind: str) -> None:
 def rewrite(node: ReadingNode, head: str, *entries: str) -> None:
     """Replaces the configuration in one step; ``head`` is what precedes the entries."""
     lines = "".join(f"- {entry}\n" for entry in entries)
-    new = node.config.with_suffix(".new")
-    new.write_text(f"version: 1\nbackendPaths: [backends]\n{head}resources:\n{lines}")
-    new.replace(node.config)
+    replace(node.config, f"version: 1\nbackendPaths: [backends]\n{head}resources:\n{lines}")
 
 
 async def test_an_entry_whose_devices_an_earlier_one_takes(node: ReadingNode) -> None:
@@ -148,8 +146,7 @@ def second(node: ReadingNode, tmp_path: Path) -> Iterator[Any]:
     with running(config, node.root, node.kubelet.directory, *options, "--status-socket", socket) as process:
 
         def document() -> Any:
-            asked = [sys.executable, "-m", "devhost", "status", "--socket", str(socket), "--output", "json"]
-            done = subprocess.run(asked, capture_output=True, text=True, timeout=240, check=False)
+            done = completed(*DEVHOST, "status", "--socket", socket, "--output", "json")
             return json.loads(done.stdout) if done.returncode == 0 else None
 
         document.stop = process.terminate  # type: ignore[attr-defined]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
+from kit.command import DEVHOST, completed
 
 Command = Callable[..., CompletedProcess[str]]
 
@@ -116,9 +115,8 @@ def test_a_drop_in_that_raises(devhost: Command, tmp_path: Path, option: list[st
 
 
 def test_too_few_open_files(config: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "devhost", "run", "--config", config, "--kubelet-dir", str(tmp_path)]
-    limited = ["sh", "-c", 'ulimit -n 16 && exec "$@"', "sh", *command]
-    ended = subprocess.run(limited, capture_output=True, text=True, timeout=240, check=False)
+    limited = ("sh", "-c", 'ulimit -n 16 && exec "$@"', "sh", *DEVHOST)
+    ended = completed(*limited, "run", "--config", config, "--kubelet-dir", tmp_path)
     ends(ended, MACHINE, "the limit of open files, RLIMIT_NOFILE, is 16", "run `ulimit -n 65536` before")
 
 

@@ -145,7 +145,7 @@ def test_a_path_may_have_any_character_that_kubernetes_takes(chart: Chart, types
     assert types.complaints(rendered.text) == []
 
 
-def test_directories_whose_names_are_alike_are_mounted_both(chart: Chart, types: Types) -> None:
+def test_directories_whose_names_are_alike_are_mounted_both(chart: Chart) -> None:
     alike = ["/srv/a_b", "/srv/a-b", "/srv/a b", "/srv/Ä", "/srv/" + "a" * 60, "/srv/" + "a" * 60 + "b"]
     rendered = chart.render(configured(*(programmed(one) for one in alike)))
     assert {f"/host{one}" for one in alike} <= rendered.mounts.keys()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from kit.command import DEVHOST, completed
 from rendering import CHART, DEPLOY, PROFILES, ROOT, Chart, Rendered, Types, built, comparable, resources
 
 from devhost import __version__
@@ -19,8 +19,7 @@ VALUES = [CHART / "values.yaml", *PROFILES.values()]
 
 def check(text: str) -> subprocess.CompletedProcess[str]:
     """What ``devhost check`` says of a configuration."""
-    command = [sys.executable, "-m", "devhost", "check", "-"]
-    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=240, check=False)
+    return completed(*DEVHOST, "check", "-", input=text)
 
 
 def test_there_is_an_overlay_for_each_profile() -> None:

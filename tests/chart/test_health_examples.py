@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from kit.command import completed
 
 from devhost.discovery.verdicts import settled
 
@@ -90,9 +90,7 @@ class Bench:
     def run(self, script: str, *arguments: str, **variables: str) -> int:
         path = f"{self.place / 'bin'}:{os.environ['PATH']}"
         env = {**os.environ, "PATH": path, "VERDICTS": str(self.directory), **variables}
-        command = [sys.executable, str(HEALTH / f"{script}.py"), *arguments]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
-        return done.returncode
+        return completed(sys.executable, HEALTH / f"{script}.py", *arguments, env=env).returncode
 
     def verdicts(self) -> dict[str, str]:
         """Each device with the reason."""

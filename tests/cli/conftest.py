@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 from kit import process
+from kit.command import DEVHOST, completed
 from kit.drop_in import drop_in
+from kit.files import replace
 from program import devhost
-from replacing import replace
 
 sys.path.append(str(Path(__file__).parent))  # for what several test modules share
 
@@ -74,8 +75,7 @@ class Toys:
         """Runs a command with nothing else, and waits for its end."""
         if arguments[0] != "run":
             return devhost(*arguments)
-        command = [sys.executable, "-m", "devhost", *arguments]  # it logs to descriptor 2
-        return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+        return completed(*DEVHOST, *arguments)  # it logs to descriptor 2
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from devhost_testing.kubelet import KubeletSimulator
+from kit.waiting import until
 
 TOY = "example.com/toy"
 
@@ -19,7 +20,7 @@ async def call(toys: Any, *arguments: str) -> tuple[int, str]:
 
 
 async def test_a_file_without_devices_waits_until_it_is_accepted(
-    toys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: Any
+    toys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DEVHOST_RUNTIME_DIR", str(tmp_path / "run"))
     state = tmp_path / "state"

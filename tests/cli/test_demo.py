@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from kit.command import DEVHOST, completed
 
 
 def demo(*arguments):
-    command = [sys.executable, "-m", "devhost", "demo", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    return completed(*DEVHOST, "demo", *arguments)
 
 
 def test_the_demo_shows_resources_and_what_a_pod_gets_and_ends(toys):

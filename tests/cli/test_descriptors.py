@@ -7,12 +7,13 @@ import resource
 import signal
 import socket
 import subprocess
-import sys
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+from kit import files
+from kit.command import DEVHOST, completed
 
 from devhost.runtime.descriptors import provide
 from devhost.runtime.http import Limits
@@ -23,7 +24,7 @@ ACCEPT = "connections cannot be accepted"
 def limited(limit: int, *arguments: str) -> subprocess.Popen[str]:
     """The program with a limit of open files, which a shell sets: gRPC aborts a fork of its threads."""
     return subprocess.Popen(
-        ["sh", "-c", f'ulimit -n {limit} && exec "$@"', "sh", sys.executable, "-m", "devhost", *arguments],
+        ["sh", "-c", f'ulimit -n {limit} && exec "$@"', "sh", *DEVHOST, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -91,31 +92,23 @@ def test_other_commands_work_or_fail_with_one_line(config: Path, command: str, l
 def test_a_soft_limit_is_raised_up_to_the_hard_limit(config: Path) -> None:
     """systemd intends this: DefaultLimitNOFILE has a low soft limit and a high hard one."""
     lower = 'ulimit -Sn 12 && ulimit -Hn 1024 && exec "$@"'
-    process = subprocess.run(
-        ["sh", "-c", lower, "sh", sys.executable, "-m", "devhost", "check", str(config)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    process = completed("sh", "-c", lower, "sh", *DEVHOST, "check", config)
     assert (process.returncode, process.stderr) == (0, "")
 
 
 def test_the_soft_limit_becomes_what_would_be_used_as_far_as_the_hard_limit_allows() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = len(os.listdir("/proc/self/fd"))
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (used + 8, hard))
+    with files.limited(resource.RLIMIT_NOFILE, used + 8):
         provide(4, 100)
         assert used + 90 <= resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= used + 110
         provide(4, 2 * hard)
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == hard
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_host_may_have_as_many_connections_open_as_it_accepts(config: Path) -> None:
     lower = 'ulimit -Sn 100 && exec "$@"'
-    command = [sys.executable, "-m", "devhost", *run(config, "--listen", "127.0.0.1:0")]
+    command = [*DEVHOST, *run(config, "--listen", "127.0.0.1:0")]
     with ExitStack() as stack:
         process = stack.enter_context(
             subprocess.Popen(["sh", "-c", lower, "sh", *command], stderr=subprocess.PIPE, text=True)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 
 import pytest
+from kit.command import DEVHOST, completed
 from kit.drop_in import drop_in
 
 BACKEND = drop_in("""
@@ -52,8 +51,7 @@ def test_no_command_passes_a_control_character_on(toys, arguments):
 
 def test_the_text_of_an_exception_controls_no_terminal(toys):
     (toys.config.parent / "backends" / "broken.py").write_text('raise RuntimeError("a\\x1b[2J")\n')
-    command = [sys.executable, "-m", "devhost", "plugins", "--config", str(toys.config)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    done = completed(*DEVHOST, "plugins", "--config", toys.config)
     assert "RuntimeError: a\\x1b[2J" in done.stdout
 
 

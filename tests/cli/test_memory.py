@@ -8,15 +8,13 @@ import sys
 from pathlib import Path
 
 from devhost_testing.kubelet import KubeletSimulator
+from kit.command import completed
 
 DEFAULT = Path(__file__).parents[2] / "config/devhost.yaml"
 
 
 def _run(code: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240
-    )
-    return done.stdout.strip()
+    return completed(sys.executable, "-c", code, check=True).stdout.strip()
 
 
 def test_grpc_works_without_typing_extensions_and_others_still_get_it() -> None:

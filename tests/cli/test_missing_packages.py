@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from kit.command import completed
 
 from devhost.missing import PACKAGES
 
@@ -35,8 +36,7 @@ BROKEN = "ImportError('lib.so: wrong ELF class\\n', name=name)"
 
 def run(module: str, *arguments: str, error: str = MISSING) -> subprocess.CompletedProcess[str]:
     code = WITHOUT.replace("{error}", error)
-    command = [sys.executable, "-c", code, module, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    return completed(sys.executable, "-c", code, module, *arguments)
 
 
 @pytest.fixture
@@ -115,10 +115,10 @@ def test_a_plugin_without_its_package_is_refused_with_the_same_words(config: Pat
 def test_an_import_error_of_devhost_itself_keeps_its_traceback() -> None:
     done = run("nothing", "status", error=MISSING)
     assert "Traceback" not in done.stderr
-    hidden = subprocess.run(
-        [sys.executable, "-c", "import sys; sys.modules['devhost.telemetry.ask'] = None\n"
-         "from devhost.cli import main\nsys.argv[1:] = ['status']\nmain()"],
-        capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+    code = (
+        "import sys; sys.modules['devhost.telemetry.ask'] = None\n"
+        "from devhost.cli import main\nsys.argv[1:] = ['status']\nmain()"
+    )
+    hidden = completed(sys.executable, "-c", code)
     assert hidden.returncode == 1
     assert "Traceback" in hidden.stderr

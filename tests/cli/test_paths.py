@@ -85,7 +85,7 @@ def test_a_root_one_level_too_high_is_one_line_with_the_path_to_give(toys, tmp_p
 
 
 @pytest.mark.parametrize("below", ["sys", "dev"])
-def test_a_root_one_level_too_low_is_one_line_with_the_path_to_give(toys, tmp_path, below):
+def test_a_root_one_level_too_low_is_one_line_with_the_path_to_give(toys, below):
     (toys.root / "sys" / "class").mkdir(parents=True)
     (toys.root / "sys" / "dev").mkdir()
     (toys.root / "dev").mkdir()

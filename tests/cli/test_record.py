@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from devhost_testing.trees import Tree
+from kit.command import DEVHOST, completed
 from kit.drop_in import drop_in
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -102,8 +103,7 @@ class Strange(Lamp):
 
 def devhost(*arguments: str | Path, code: int = 0) -> str:
     """What a command prints; it must end with ``code``."""
-    command = [sys.executable, "-m", "devhost", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    done = completed(*DEVHOST, *arguments)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     return done.stderr if code else done.stdout
@@ -214,24 +214,10 @@ def test_a_recorded_tree_can_be_the_machine_of_a_contract_test(tmp_path: Path) -
         archive.add(tmp_path / "node7", arcname=".")
     (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
     alone = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
-    ran = subprocess.run(
-        # two promises stand for all: they need the devices, and the others damage the tree one file at a time
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "test_recorded.py",
-            "-k",
-            "every_device_is_valid or allocated",
-        ],
-        cwd=tmp_path,
-        env=alone | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    env = alone | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    # two promises stand for all: they need the devices, and the others damage the tree one file at a time
+    chosen = ("test_recorded.py", "-k", "every_device_is_valid or allocated")
+    ran = completed(sys.executable, "-m", "pytest", "-q", *chosen, cwd=tmp_path, env=env)
     assert "2 passed" in ran.stdout, ran.stdout + ran.stderr
 
 

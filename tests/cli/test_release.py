@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +14,8 @@ from typing import Any
 
 import pytest
 from devhost_testing.kubelet import KubeletSimulator
+from kit.command import DEVHOST
+from kit.waiting import until
 
 RELEASABLE = '''
 
@@ -83,7 +84,7 @@ async def desk(toys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> As
         yield Desk(toys, kubelet)
 
 
-async def test_a_driver_is_released_until_it_is_resumed_even_over_a_restart(desk: Desk, until: Any) -> None:
+async def test_a_driver_is_released_until_it_is_resumed_even_over_a_restart(desk: Desk) -> None:
     async with desk.serving():
         await desk.offers(2)
         code, text = await desk.call("release", "kept", "--for", "90s")
@@ -142,7 +143,7 @@ async def test_a_release_ends_when_a_module_of_the_backend_was_loaded(desk: Desk
 
 
 async def test_when_stopped_resumes_first_and_releases_at_the_end(desk: Desk) -> None:
-    command = [sys.executable, "-m", "devhost", "release", "kept", "--when-stopped"]
+    command = [*DEVHOST, "release", "kept", "--when-stopped"]
     async with desk.serving():
         await desk.offers(2)
         assert (await desk.call("release", "kept"))[0] == 0
@@ -164,7 +165,7 @@ async def test_when_stopped_resumes_first_and_releases_at_the_end(desk: Desk) ->
 
 async def test_when_stopped_needs_no_devhost(desk: Desk) -> None:
     process = await asyncio.create_subprocess_exec(
-        *[sys.executable, "-m", "devhost", "release", "kept", "--when-stopped"],
+        *(*DEVHOST, "release", "kept", "--when-stopped"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )

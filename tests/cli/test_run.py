@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import urllib.request
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,6 +16,9 @@ import pytest
 from addresses import free_address
 from devhost_testing.kubelet import KubeletSimulator, events
 from kit import process as process_of
+from kit.command import DEVHOST, completed
+from kit.http import get
+from kit.waiting import until
 
 from devhost.config.loader import DEFAULT
 from devhost.config.root_directory import is_this_machine
@@ -131,7 +133,7 @@ async def test_a_hung_backend_does_not_keep_the_process_running(toys, tmp_path):
     drop_in.write_text(drop_in.read_text().replace("    def discover(self):\n", hang))
     async with KubeletSimulator(tmp_path / "kubelet") as kubelet:
         with running(toys, kubelet.directory, "--status-socket", str(tmp_path / "status")) as process:
-            await _exists(tmp_path / "status")
+            await until((tmp_path / "status").exists)
             process.terminate()
             assert await ended(process) == 0
 
@@ -151,9 +153,7 @@ async def test_a_drop_in_writable_by_others_is_refused_at_a_reload_until_its_mod
     fix = f"run `chmod go-w {drop_in}`"
 
     async def problems() -> str:
-        command = [sys.executable, "-m", "devhost", "status"]
-        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=240)
-        return done.stdout
+        return (await asyncio.to_thread(completed, *DEVHOST, "status")).stdout
 
     async with served(toys, tmp_path) as (kubelet, process):
         drop_in.chmod(0o664)
@@ -170,13 +170,10 @@ async def test_a_drop_in_writable_by_others_is_refused_at_a_reload_until_its_mod
 async def test_status_asks_the_running_host(toys, tmp_path, monkeypatch):
     monkeypatch.setenv("DEVHOST_RUNTIME_DIR", str(toys.root / "run"))
     async with served(toys, tmp_path) as (kubelet, _):
-        command = [sys.executable, "-m", "devhost", "status", "--output", "json"]
         state = "registering"
         async with asyncio.timeout(60):
             while state == "registering":  # the list may come before the answer to Register
-                done = await asyncio.to_thread(
-                    subprocess.run, command, capture_output=True, text=True, timeout=240
-                )
+                done = await asyncio.to_thread(completed, *DEVHOST, "status", "--output", "json")
                 document = json.loads(done.stdout)
                 (resource,) = document["resources"]
                 state = resource["state"]
@@ -194,14 +191,10 @@ async def test_the_podresources_socket_can_be_elsewhere_and_status_names_the_pod
         with running(toys, kubelet.directory, "--pod-resources", str(kubelet.pod_resources)):
             await until_served(kubelet)
             await kubelet.admit("meter", "main", "example.com/toy", 1)
-            command = [sys.executable, "-m", "devhost", "status"]
             async with asyncio.timeout(60):
                 shown = ""
                 while "default/meter/main" not in shown:
-                    done = await asyncio.to_thread(
-                        subprocess.run, command, capture_output=True, text=True, timeout=240
-                    )
-                    shown = done.stdout
+                    shown = (await asyncio.to_thread(completed, *DEVHOST, "status")).stdout
 
 
 @pytest.fixture
@@ -210,36 +203,25 @@ def address():
 
 
 async def test_readyz_is_true_only_with_a_live_stream_for_every_resource(toys, tmp_path, address):
-    def get(path):
-        try:
-            with urllib.request.urlopen(f"http://{address}{path}", timeout=240) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-        except OSError:
-            return 0, ""
-
     directory = tmp_path / "kubelet"
     directory.mkdir()
     with running(toys, directory, "--listen", address):
         async with asyncio.timeout(60):
-            while (answer := await asyncio.to_thread(get, "/readyz"))[1].find("waiting") < 0:
+            while (answer := await asyncio.to_thread(get, address, "/readyz"))[1].find("waiting") < 0:
                 await asyncio.sleep(0.05)
         assert answer == (503, f"no list stream yet: example.com/toy (waiting: {ABSENT})\n")
         async with KubeletSimulator(directory) as kubelet:
             await until_served(kubelet)
-            async with asyncio.timeout(60):  # the list may come before the answer to Register
-                while (await asyncio.to_thread(get, "/readyz"))[0] != 200:
-                    await asyncio.sleep(0.05)
-            assert (await asyncio.to_thread(get, "/healthz"))[0] == 200
-            metrics = (await asyncio.to_thread(get, "/metrics"))[1]
+            # the list may come before the answer to Register
+            await until(lambda: asyncio.to_thread(lambda: get(address, "/readyz")[0] == 200))
+            assert (await asyncio.to_thread(get, address, "/healthz"))[0] == 200
+            metrics = (await asyncio.to_thread(get, address, "/metrics"))[1]
             assert 'devhost_registrations_total{resource="example.com/toy"} 1.0' in metrics
 
 
 async def test_metrics_name_pods_only_if_requested(toys, tmp_path, address):
     def held() -> list[str]:
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=240) as answer:
-            lines = answer.read().decode().splitlines()
+        lines = get(address, "/metrics")[1].splitlines()
         return [line for line in lines if line.startswith("devhost_device_held{")]
 
     (toys.root / "dev").mkdir(exist_ok=True)
@@ -253,10 +235,7 @@ async def test_metrics_name_pods_only_if_requested(toys, tmp_path, address):
                     await kubelet.admit("train", "main", "example.com/toy", 1)
                     assert await asyncio.to_thread(held) == []
                 else:
-                    async with asyncio.timeout(60):
-                        while not (lines := await asyncio.to_thread(held)):
-                            await asyncio.sleep(0.05)
-                    (line,) = lines
+                    (line,) = await until(lambda: asyncio.to_thread(held))
                     for label in ('resource="example.com/toy"', 'pod="train"', 'container="main"'):
                         assert label in line
                 process.terminate()
@@ -266,8 +245,7 @@ async def test_metrics_name_pods_only_if_requested(toys, tmp_path, address):
 
 async def test_metrics_show_the_use_of_devices_only_if_requested(toys, tmp_path, address):
     def used() -> list[str]:
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=240) as answer:
-            lines = answer.read().decode().splitlines()
+        lines = get(address, "/metrics")[1].splitlines()
         return sorted(
             line for line in lines if line.startswith(("devhost_device_use", "devhost_device_memory"))
         )
@@ -291,10 +269,9 @@ async def test_metrics_show_the_use_of_devices_only_if_requested(toys, tmp_path,
         ):
             with running(toys, kubelet.directory, "--listen", address, *arguments) as process:
                 await until_served(kubelet)
-                async with asyncio.timeout(60):  # a scrape does not wait for long, and has the answer later
-                    while len(found := await asyncio.to_thread(used)) < len(wanted):
-                        await asyncio.sleep(0.05)
-                assert found == wanted
+                if wanted:  # a scrape does not wait for long, and has the answer later
+                    await until(lambda: asyncio.to_thread(used))
+                assert await asyncio.to_thread(used) == wanted
                 process.terminate()
                 await ended(process)
             await kubelet.wait_for(lambda: kubelet.allocatable()["example.com/toy"] == 0)
@@ -302,13 +279,7 @@ async def test_metrics_show_the_use_of_devices_only_if_requested(toys, tmp_path,
 
 @pytest.mark.parametrize("option", ["--pod-metrics", "--use-metrics"])
 def test_further_metrics_without_an_http_server_are_refused(toys, option):
-    done = subprocess.run(
-        [sys.executable, "-m", "devhost", "run", "--config", str(toys.config), option],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = completed(*DEVHOST, "run", "--config", toys.config, option)
     assert done.returncode == 2
     assert f"{option} has no metrics to add to" in done.stderr
 
@@ -337,8 +308,7 @@ def test_every_command_has_a_hint_for_a_missing_or_unsuitable_file(toys, command
 def test_a_missing_default_configuration_is_one_line_with_the_option(tmp_path):
     if DEFAULT.exists():
         pytest.skip(f"{DEFAULT} exists on this machine")
-    command = [sys.executable, "-m", "devhost", "run", "--kubelet-dir", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    done = completed(*DEVHOST, "run", "--kubelet-dir", tmp_path)
     create = "create it with at least `version: 1` and `resources: []`, or name yours with --config FILE"
     assert (done.returncode, done.stderr) == (2, f"{DEFAULT}: there is no such file ({create})\n")
 
@@ -352,7 +322,7 @@ def test_a_refused_plugin_is_a_warning_in_commands_that_do_not_need_it(toys, com
     assert (done.returncode, done.stderr.splitlines()) == (0, [warning])
 
 
-def test_a_failed_start_is_logged_as_json_if_the_log_is_json(toys, tmp_path):
+def test_a_failed_start_is_logged_as_json_if_the_log_is_json(toys):
     toys.config.write_text("version: 1\nresources:\n  - {name: a/b/c, backend: nope}\n")
     as_text = toys.devhost("run").stderr.splitlines()
     done = toys.devhost("run", "--log-format", "json")
@@ -385,12 +355,6 @@ def test_a_directory_without_permission_exits_with_3_and_a_hint(toys, tmp_path):
     done = toys.devhost("run", "--kubelet-dir", str(tmp_path / "kubelet"))
     assert done.returncode == 3
     assert "run devhost as root" in done.stderr
-
-
-async def _exists(path) -> None:
-    async with asyncio.timeout(60):
-        while not path.exists():
-            await asyncio.sleep(0.05)
 
 
 @pytest.mark.skipif(sys.implementation.name != "cpython", reason="another Python may have no OpenSSL at all")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from devhost_testing.dra import AccessFiles, ApiServer
 from devhost_testing.kubelet import KubeletSimulator
+from kit.waiting import until
 from status_values import Json
 
 from devhost.telemetry import ask
@@ -42,11 +42,6 @@ class Running:
         """The problems with the node."""
         found = (await ask.fetch(self._socket)).json["problems"]
         return [one for one in found if one["kind"] == "node"]
-
-    async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(120):
-            while not condition():
-                await asyncio.sleep(0.05)
 
 
 @asynccontextmanager
@@ -79,12 +74,12 @@ async def test_the_condition_follows_expect_and_then_the_startup_taint_leaves(
             return next(iter(node["status"].get("conditions", ())), {})
 
         async with running(toys, tmp_path, server) as devhost:
-            await devhost.until(lambda: condition().get("status") == "False")
+            await until(lambda: condition().get("status") == "False")
             assert "example.com/toy: 2 of 3 devices" in condition()["message"]
             assert server.stored(PATH)[0]["spec"]["taints"] == [TAINT]
             toys.plug("one=x100", "two=x200", "three=x300")
-            await devhost.until(lambda: condition()["status"] == "True")
-            await devhost.until(lambda: server.stored(PATH)[0]["spec"]["taints"] == [])
+            await until(lambda: condition()["status"] == "True", 120)
+            await until(lambda: server.stored(PATH)[0]["spec"]["taints"] == [], 120)
             assert await devhost.problems() == []
 
 
@@ -93,11 +88,8 @@ async def test_a_node_that_cannot_be_written_is_one_problem_and_devices_are_serv
 ) -> None:
     async with ApiServer() as server, running(toys, tmp_path, server) as devhost:
         await devhost.kubelet.wait_for(lambda: devhost.kubelet.allocatable().get("example.com/toy") == 2)
-        await devhost.until(lambda: server.requests)
-        async with asyncio.timeout(60):
-            while not (found := await devhost.problems()):
-                await asyncio.sleep(0.05)
-    (problem,) = found
+        await until(lambda: server.requests)
+        (problem,) = await until(devhost.problems)
     assert problem["subject"] == "n1"
     assert 'nodes "n1" not found' in problem["reason"]
 

@@ -6,12 +6,13 @@ import asyncio
 import os
 import socket
 import subprocess
-import sys
-import urllib.request
 from contextlib import contextmanager
 
 import pytest
 from devhost_testing.kubelet import KubeletSimulator
+from kit.command import DEVHOST, completed
+from kit.http import get
+from kit.waiting import until
 
 
 @contextmanager
@@ -28,10 +29,8 @@ def listening(toys, kubelet_dir, *arguments):
     [((), False), (("--hide-pods",), False), (("--pod-metrics",), False), (("--show-pods",), True)],
 )
 async def test_page_and_json_name_pods_only_if_requested(toys, tmp_path, arguments, shown):
-    def get(address: str, path: str) -> str:
-        with urllib.request.urlopen(f"http://{address}{path}", timeout=240) as answer:
-            text: str = answer.read().decode()
-        return text.replace("<wbr>", "")  # where a browser may break a line
+    def shows(path: str) -> str:
+        return get(address, path)[1].replace("<wbr>", "")  # where a browser may break a line
 
     (toys.root / "dev").mkdir(exist_ok=True)
     (toys.root / "dev" / "null").touch()
@@ -40,11 +39,10 @@ async def test_page_and_json_name_pods_only_if_requested(toys, tmp_path, argumen
             await kubelet.wait_for(lambda: kubelet.allocatable().get("example.com/toy") == 2)
             await kubelet.admit("train-7", "main", "example.com/toy", 1)
             told = "default/train-7/main" if shown else "a pod</td>"
-            async with asyncio.timeout(60):
-                while told not in (page := await asyncio.to_thread(get, address, "/")):
-                    await asyncio.sleep(0.05)
+            await until(lambda: asyncio.to_thread(lambda: told in shows("/")))
+            page = await asyncio.to_thread(shows, "/")
             assert f"<h1>{os.environ.get('NODE_NAME') or socket.gethostname()}</h1>" in page
-            everything = page + await asyncio.to_thread(get, address, "/status.json")
+            everything = page + await asyncio.to_thread(shows, "/status.json")
             assert ("train-7" in everything) is shown
             assert "example.com/toy" in everything
 
@@ -61,6 +59,5 @@ async def test_page_and_json_name_pods_only_if_requested(toys, tmp_path, argumen
     ],
 )
 def test_hiding_pods_without_an_http_server_is_refused_in_one_line(toys, arguments, complaint):
-    command = [sys.executable, "-m", "devhost", "run", "--config", str(toys.config), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    done = completed(*DEVHOST, "run", "--config", toys.config, *arguments)
     assert (done.returncode, done.stderr) == (2, f"devhost: {complaint}\n")

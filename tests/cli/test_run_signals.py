@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from kit.command import completed
 
 # Sends a signal when the first big library is about to be imported: as early as one can arrive.
 AT_FIRST_IMPORT = """
@@ -38,8 +39,7 @@ if not sent.exists():
 
 
 def early(number, *arguments):
-    command = [sys.executable, "-c", AT_FIRST_IMPORT, *arguments, str(int(number))]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    return completed(sys.executable, "-c", AT_FIRST_IMPORT, *arguments, str(int(number)))
 
 
 def run(toys, tmp_path):

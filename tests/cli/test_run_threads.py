@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from kit.command import DEVHOST, completed
 
 TOO_LITTLE = 100_000
 """kB of virtual memory: enough for the imports, not for the stacks of gRPC's threads."""
@@ -21,15 +21,8 @@ def test_a_command_that_lacks_threads_for_grpc_ends_with_one_line(tmp_path: Path
         "kubelet": ["--dir", str(tmp_path / "kubelet")],
         "demo": ["--config", str(config)],
     }[command]
-    limited = ["sh", "-c", f'ulimit -v {TOO_LITTLE} && exec "$@"', "sh"]
-    done = subprocess.run(
-        [*limited, sys.executable, "-m", "devhost", command, *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    limited = ("sh", "-c", f'ulimit -v {TOO_LITTLE} && exec "$@"', "sh", *DEVHOST)
+    done = completed(*limited, command, *arguments, stdin=subprocess.DEVNULL)
     assert done.returncode == 3
     (line,) = done.stderr.splitlines()
     assert "threads, and the process can start" in line

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import sys
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from kit.command import DEVHOST
+from kit.waiting import until
 
 DEADLINE = 60
 
 
 async def _status(*arguments: str) -> tuple[int | None, str, str]:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "devhost", "status", *arguments),
+        *(*DEVHOST, "status", *arguments),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -37,8 +38,7 @@ async def _answered(path: Path, said: bytes, *arguments: str) -> tuple[int | Non
         if said:
             await loop.sock_recv(peer, 4096)
         else:
-            while not _has_asked(peer):
-                await asyncio.sleep(0.001)
+            await until(lambda: _has_asked(peer))
         await loop.sock_sendall(peer, said)
         peer.close()
     return await asking

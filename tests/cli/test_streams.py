@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 
 import click
 import pytest
+from kit.command import DEVHOST, completed
 
 from devhost.cli.program import root
-
-DEVHOST = f"{sys.executable} -m devhost"
 
 
 def shell(toys, line):
     """Runs a shell command in which DEVHOST is the program and CONFIG its file."""
-    text = line.replace("DEVHOST", DEVHOST).replace("CONFIG", f"--config {toys.config} --root {toys.root}")
-    return subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {text}"], capture_output=True, text=True, timeout=240, check=False
+    text = line.replace("DEVHOST", " ".join(DEVHOST)).replace(
+        "CONFIG", f"--config {toys.config} --root {toys.root}"
     )
+    return completed("bash", "-c", f"set -o pipefail; {text}")
 
 
 @pytest.mark.parametrize("streams", [">&-", ">&- 2>&-", "<&- >&- 2>&-"])
@@ -125,9 +123,7 @@ def test_every_command_with_an_output_option_has_its_short_form(toys):
 
 def test_the_shell_completes_commands():
     asked = {"COMP_WORDS": "devhost exp", "COMP_CWORD": "1", "_DEVHOST_COMPLETE": "bash_complete"}
-    done = subprocess.run(
-        DEVHOST.split(), env=os.environ | asked, capture_output=True, text=True, timeout=240, check=True
-    )
+    done = completed(*DEVHOST, env=os.environ | asked)
     assert done.stdout == "plain,explain\n"
 
 
@@ -172,9 +168,7 @@ print(len(read), max(read.values()), file=sys.stderr)
 
 
 def test_help_looks_for_the_commands_of_other_packages_once():
-    done = subprocess.run(
-        [sys.executable, "-c", LISTING], capture_output=True, text=True, timeout=240, check=True
-    )
+    done = completed(sys.executable, "-c", LISTING)
     packages, reads = map(int, done.stderr.split())
     assert packages > 1 and reads == 1
     assert {"demo", "import", "kubelet"} <= set(done.stdout.split())

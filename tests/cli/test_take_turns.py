@@ -8,9 +8,7 @@ import json
 import shutil
 import signal
 import subprocess
-import urllib.error
-import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,15 +18,15 @@ from addresses import free_address
 from devhost_testing.kubelet import KubeletSimulator
 from devhost_testing.kubelet import events as ev
 from kit.drop_in import drop_in
+from kit.http import get
 from kit.process import Prepared, prepared
+from kit.waiting import until
 from program import devhost
 
 from devhost.config.rollout import RolloutRecord
 from devhost.telemetry import ask
 
 TOY = "example.com/toy"
-
-Until = Callable[[Callable[[], object]], Awaitable[None]]
 
 
 class Instance:
@@ -41,13 +39,7 @@ class Instance:
         return text in self._log.read_text()
 
     def ask(self, path: str) -> tuple[int, str]:
-        try:
-            with urllib.request.urlopen(f"http://{self.address}{path}", timeout=60) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as refused:
-            return refused.code, refused.read().decode()
-        except OSError as refused:  # of the connection, which may also end before its answer
-            return 0, str(refused)
+        return get(self.address, path)
 
     def call(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Asks it with a command, which runs in this process."""
@@ -116,12 +108,12 @@ class Machine:
         await self.kubelet.wait_for(lambda: self.kubelet.allocatable().get(TOY) == 2)
 
     @asynccontextmanager
-    async def two(self, until: Until) -> AsyncIterator[tuple[Instance, Instance]]:
+    async def two(self) -> AsyncIterator[tuple[Instance, Instance]]:
         """One that acts, and one that waits for its turn."""
         async with self.devhost() as old:
             await self.registered(1)
             async with self.devhost() as new:
-                await waits(until, new)
+                await waits(new)
                 yield old, new
 
     @asynccontextmanager
@@ -159,19 +151,17 @@ async def machine(tmp_path: Path, toys: Any) -> AsyncIterator[Machine]:
         yield Machine(tmp_path, toys, kubelet)
 
 
-async def waits(until: Until, instance: Instance) -> None:
+async def waits(instance: Instance) -> None:
     await until(lambda: instance.logged("ready for the turn"))
     assert instance.ask("/readyz") == instance.ask("/healthz") == (200, "ok\n")
 
 
 @pytest.mark.conformance(42)
-async def test_during_an_upgrade_every_pod_starts_and_allocatable_never_changes(
-    machine: Machine, until: Until
-) -> None:
+async def test_during_an_upgrade_every_pod_starts_and_allocatable_never_changes(machine: Machine) -> None:
     async with machine.devhost() as old:
         await machine.registered(1)
         async with machine.devhost() as new, machine.pods() as seen:
-            await waits(until, new)
+            await waits(new)
             assert machine.serving() == 1
             await old.stops()
             assert machine.serving() == 1
@@ -200,9 +190,7 @@ def devhost_after_release(devices):
 """
 
 
-async def test_hooks_run_once_for_each_release_across_an_upgrade(
-    machine: Machine, until: Until, toys: Any
-) -> None:
+async def test_hooks_run_once_for_each_release_across_an_upgrade(machine: Machine, toys: Any) -> None:
     (toys.config.parent / "backends" / "hook.py").write_text(HOOK)
     done = toys.config.parent / "backends" / "done"
 
@@ -214,7 +202,7 @@ async def test_hooks_run_once_for_each_release_across_an_upgrade(
         admitted = await machine.kubelet.admit("one", "main", TOY, 2)
         assert admitted.response.envs["GROUP"] == "7"
         async with machine.devhost() as new:
-            await waits(until, new)
+            await waits(new)
             await old.stops()
             await machine.registered(2)
             assert released() == [], "the pod has its devices throughout"
@@ -223,22 +211,20 @@ async def test_hooks_run_once_for_each_release_across_an_upgrade(
             assert released() == ["one two"]
 
 
-async def test_the_next_one_takes_over_when_the_one_that_acts_is_killed(
-    machine: Machine, until: Until
-) -> None:
+async def test_the_next_one_takes_over_when_the_one_that_acts_is_killed(machine: Machine) -> None:
     async with machine.devhost() as old, machine.devhost() as new:
         await machine.registered(1)
         waiting = "waiting for the turn"
         await until(lambda: new.logged(waiting) or old.logged(waiting))
         acts, next_one = (old, new) if new.logged(waiting) else (new, old)
-        await waits(until, next_one)
+        await waits(next_one)
         acts.process.kill()
         await machine.registered(2)
         await machine.kubelet.admit("pod", "main", TOY, 1)
 
 
-async def test_one_that_hangs_keeps_its_turn_until_it_is_killed(machine: Machine, until: Until) -> None:
-    async with machine.two(until) as (old, _new):
+async def test_one_that_hangs_keeps_its_turn_until_it_is_killed(machine: Machine) -> None:
+    async with machine.two() as (old, _new):
         old.process.send_signal(signal.SIGSTOP)
         old.process.terminate()
         await asyncio.sleep(1)
@@ -247,11 +233,11 @@ async def test_one_that_hangs_keeps_its_turn_until_it_is_killed(machine: Machine
         await machine.registered(2)
 
 
-async def test_without_a_next_one_a_stop_ends_it_at_once(machine: Machine, until: Until) -> None:
+async def test_without_a_next_one_a_stop_ends_it_at_once(machine: Machine) -> None:
     async with machine.devhost() as only:
         await machine.registered(1)
         async with machine.devhost() as waiting:
-            await waits(until, waiting)
+            await waits(waiting)
             await waiting.stops()
         assert machine.serving() == 1
         await only.stops()
@@ -259,10 +245,8 @@ async def test_without_a_next_one_a_stop_ends_it_at_once(machine: Machine, until
         await machine.kubelet.wait_for(lambda: machine.kubelet.allocatable()[TOY] == 0)
 
 
-async def test_one_that_passes_the_turn_on_ends_when_the_next_one_is_killed(
-    machine: Machine, until: Until
-) -> None:
-    async with machine.two(until) as (old, new):
+async def test_one_that_passes_the_turn_on_ends_when_the_next_one_is_killed(machine: Machine) -> None:
+    async with machine.two() as (old, new):
         new.process.send_signal(signal.SIGSTOP)
         old.process.terminate()
         await until(lambda: old.logged("passing the turn on"))
@@ -273,9 +257,7 @@ async def test_one_that_passes_the_turn_on_ends_when_the_next_one_is_killed(
         await machine.registered(2)
 
 
-async def test_of_many_that_start_together_one_acts_and_each_gets_its_turn(
-    machine: Machine, until: Until
-) -> None:
+async def test_of_many_that_start_together_one_acts_and_each_gets_its_turn(machine: Machine) -> None:
     async with machine.devhost() as one, machine.devhost() as two, machine.devhost() as three:
         left = [one, two, three]
         for count in (1, 2, 3):
@@ -289,34 +271,30 @@ async def test_of_many_that_start_together_one_acts_and_each_gets_its_turn(
 
 
 async def test_one_that_leaves_is_not_held_up_by_those_that_wait_behind_the_next_one(
-    machine: Machine, until: Until
+    machine: Machine,
 ) -> None:
     one, two, three = (machine.devhost() for _ in range(3))
-    async with machine.two(until) as (old, new), one as first, two as second, three as third:
+    async with machine.two() as (old, new), one as first, two as second, three as third:
         for behind in (first, second, third):
-            await waits(until, behind)
+            await waits(behind)
         await old.stops()
         assert not old.logged("the next devhost does not serve yet")
         await new.stops()  # the next of them has waited in the meantime
         await machine.registered(3)
 
 
-async def test_one_that_takes_no_turns_is_waited_for_and_not_displaced(
-    machine: Machine, until: Until
-) -> None:
+async def test_one_that_takes_no_turns_is_waited_for_and_not_displaced(machine: Machine) -> None:
     async with machine.devhost(turns=False) as old:
         await machine.registered(1)
         async with machine.devhost() as new:
             await until(lambda: new.logged("waiting for a devhost that does not take turns"))
-            await waits(until, new)
+            await waits(new)
             assert machine.serving() == 1
             await old.stops()
             await machine.registered(2)
 
 
-async def test_the_address_passes_with_the_turn_and_probes_ask_each_process(
-    machine: Machine, until: Until
-) -> None:
+async def test_the_address_passes_with_the_turn_and_probes_ask_each_process(machine: Machine) -> None:
     async with machine.devhost() as old:
         await machine.registered(1)
         async with machine.devhost(address=old.address) as new:
@@ -332,7 +310,7 @@ async def test_the_address_passes_with_the_turn_and_probes_ask_each_process(
             assert old.probe("readyz").returncode == 3
 
 
-async def test_the_record_of_what_containers_were_given_passes_on(machine: Machine, until: Until) -> None:
+async def test_the_record_of_what_containers_were_given_passes_on(machine: Machine) -> None:
     def recorded() -> int:
         return sum(len(one["tokens"]) for one in machine.given())
 
@@ -341,7 +319,7 @@ async def test_the_record_of_what_containers_were_given_passes_on(machine: Machi
         await machine.kubelet.admit("first", "main", TOY, 1)
         await until(lambda: recorded() == 1)
         async with machine.devhost() as new:
-            await waits(until, new)
+            await waits(new)
             new.process.send_signal(signal.SIGSTOP)
             old.process.terminate()
             await until(lambda: old.logged("passing the turn on"))
@@ -368,9 +346,7 @@ class Slow(Backend):
 """)
 
 
-async def test_what_the_one_before_gives_until_it_ends_stays_recorded(
-    machine: Machine, toys: Any, until: Until
-) -> None:
+async def test_what_the_one_before_gives_until_it_ends_stays_recorded(machine: Machine, toys: Any) -> None:
     """It answers for a resource that the next one cannot register yet."""
 
     def recorded() -> list[Any]:
@@ -381,7 +357,7 @@ async def test_what_the_one_before_gives_until_it_ends_stays_recorded(
     async with machine.devhost() as old:
         await machine.registered(2)
         async with machine.devhost() as new:
-            await waits(until, new)
+            await waits(new)
             (toys.root / "hang").touch()
             old.process.terminate()
             await machine.registered(3)
@@ -395,10 +371,8 @@ async def test_what_the_one_before_gives_until_it_ends_stays_recorded(
             assert recorded() == given
 
 
-async def test_an_edit_while_it_waits_is_in_force_from_the_first_list(
-    machine: Machine, toys: Any, until: Until
-) -> None:
-    async with machine.two(until) as (old, _new):
+async def test_an_edit_while_it_waits_is_in_force_from_the_first_list(machine: Machine, toys: Any) -> None:
+    async with machine.two() as (old, _new):
         other = "name: example.com/other, backend: toy, where: {model: x200}"
         toys.write(other, f"name: {TOY}, backend: toy")
         await until(lambda: "example.com/other" in machine.kubelet.capacity())
@@ -413,7 +387,7 @@ async def test_an_edit_while_it_waits_is_in_force_from_the_first_list(
 
 
 async def test_one_whose_file_is_refused_is_not_ready_until_the_file_is_fixed(
-    machine: Machine, toys: Any, until: Until
+    machine: Machine, toys: Any
 ) -> None:
     async with machine.devhost() as old:
         await machine.registered(1)
@@ -423,14 +397,14 @@ async def test_one_whose_file_is_refused_is_not_ready_until_the_file_is_fixed(
             done = new.probe("readyz")
             assert (done.returncode, "answered with status 503" in done.stderr) == (1, True)
             toys.write(f"name: {TOY}, backend: toy")
-            await waits(until, new)
+            await waits(new)
             await old.stops()
             await machine.registered(2)
             await until(lambda: new.ask("/readyz") == (200, "ok\n"))
 
 
 async def test_one_that_cannot_list_devices_is_not_ready_until_its_drop_in_is_fixed(
-    machine: Machine, toys: Any, tmp_path: Path, until: Until
+    machine: Machine, toys: Any, tmp_path: Path
 ) -> None:
     async with machine.devhost() as old:
         await machine.registered(1)
@@ -441,13 +415,13 @@ async def test_one_that_cannot_list_devices_is_not_ready_until_its_drop_in_is_fi
             await until(lambda: "no devices listed: toy (" in new.ask("/readyz")[1])
             assert machine.serving() == 1
             drop_in.write_text(works)
-            await waits(until, new)
+            await waits(new)
             await old.stops()
             await machine.registered(2)
 
 
 async def test_an_edit_that_selects_nothing_waits_for_accept_while_the_one_before_serves(
-    machine: Machine, toys: Any, until: Until
+    machine: Machine, toys: Any
 ) -> None:
     async with machine.devhost("--patience=1h") as old:
         await machine.registered(1)
@@ -460,7 +434,7 @@ async def test_an_edit_that_selects_nothing_waits_for_accept_while_the_one_befor
             await until(lambda: "no devices since the new file" in new.ask("/readyz")[1])
             assert machine.kubelet.allocatable() == {TOY: 2}
             assert new.call("accept").stdout == f"accepted: no devices of {TOY}\n"
-            await waits(until, new)
+            await waits(new)
             await old.stops()
             await until(lambda: TOY not in record.read_text())
             assert new.ask("/readyz") == (200, "ok\n")

@@ -77,7 +77,7 @@ def test_an_error_is_reported_at_its_position(read: Read, options: str, complain
     assert f"f.yaml:{complaint}" in str(refusal.value)
 
 
-def test_the_schema_knows_the_attributes_there(read: Read) -> None:
+def test_the_schema_knows_the_attributes_there() -> None:
     validator = Draft202012Validator(schema(CATALOG))
     for spare, good in (({"kind": "port"}, True), ({"knd": "port"}, False), ([{"index": 1}], True)):
         text = {"version": 1, "resources": [], "backends": {"port": {"spare": spare}}}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from kit.files import files_of_at_most
+from kit.files import limited
 
 from devhost.backend.errors import ConfigError
 from devhost.config.last_good import Accepted, LastGood, Unusable
@@ -80,7 +81,7 @@ def test_a_copy_that_another_user_can_change_is_not_used(tmp_path, mode):
         LastGood(tmp_path / "one.yaml", tmp_path / "state").read()
 
 
-def test_what_comes_from_an_open_file_or_a_pipe_has_no_copy(tmp_path, monkeypatch):
+def test_what_comes_from_an_open_file_or_a_pipe_has_no_copy(tmp_path):
     """``--config <(generate)`` has the path ``/dev/fd/63`` whatever is generated."""
     assert LastGood(Path("/dev/fd/63"), tmp_path).file is LastGood(Path("/dev/stdin"), tmp_path).file is None
     assert LastGood(Path("/dev/shm/devhost.yaml"), tmp_path).file is not None
@@ -96,7 +97,7 @@ async def test_a_full_disk_keeps_the_old_copy_and_is_a_problem_until_it_has_spac
     kept = LastGood(tmp_path / "one.yaml", tmp_path / "state")
     await written(kept, FIRST)
     big = SECOND + b"#" * 100_000
-    with files_of_at_most(50_000):
+    with limited(resource.RLIMIT_FSIZE, 50_000):
         await kept.keep(Accepted(big, 0o644))
     assert kept.outdated.startswith(
         f"{kept.file} is the copy of an earlier configuration:"

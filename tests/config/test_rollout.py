@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from kit.clock import FakeClock
-from kit.waiting import background
+from kit.waiting import background, until
 
 from devhost.config.rollout import Found, Recorded, Rollout, RolloutRecord
 
@@ -85,9 +85,7 @@ async def test_while_it_waits_nothing_runs_but_one_timer(record: RolloutRecord, 
     await begun(record, clock, [entry("a", 2)])
     async with running(record, clock) as rollout:
         rollout.follow("2", [entry("a", 0)])
-        async with asyncio.timeout(60):
-            while clock.timers != [1000.0 + PATIENCE]:
-                await asyncio.sleep(0.01)
+        await until(lambda: clock.timers == [1000.0 + PATIENCE])
         for _ in range(50):
             await asyncio.sleep(0)
             assert clock.timers == [1000.0 + PATIENCE]
@@ -160,9 +158,7 @@ async def test_a_record_that_cannot_be_written_is_written_later(
     record = RolloutRecord(tmp_path / "state", tmp_path / "devhost.yaml")
     async with running(record, clock) as rollout:
         rollout.follow("1", [entry("a", 2)])
-        async with asyncio.timeout(60):
-            while "the rollout is not recorded" not in caplog.text:
-                await asyncio.sleep(0.01)
+        await until(lambda: "the rollout is not recorded" in caplog.text)
         (tmp_path / "state").unlink()
         async with asyncio.timeout(60):
             while not good("a")(record.read()):

@@ -15,6 +15,7 @@ import grpc.aio
 import pytest
 from conformance_node import TOY, TOY_LINE, WAIT
 from devhost_testing.kubelet import events as ev
+from kit.waiting import until
 
 from devhost.kubelet.api import api_pb2 as pb
 from devhost.kubelet.server import CONNECTIONS, STREAMS
@@ -67,9 +68,7 @@ class Peers:
 
     async def until_alive(self, most: int) -> None:
         """Waits until at most so many are open."""
-        async with asyncio.timeout(WAIT):
-            while self.alive() > most:
-                await asyncio.sleep(0.05)
+        await until(lambda: self.alive() <= most)
 
 
 def _is_open(one: socket.socket) -> bool:

@@ -15,6 +15,7 @@ import pytest
 from conformance_node import TOY, WAIT
 from devhost_testing.kubelet import events as ev
 from kit.drop_in import drop_in
+from kit.files import replace
 
 from devhost.planning.timing import NODE
 from devhost.runtime import watchdog
@@ -70,9 +71,7 @@ class Node:
 
     def plug(self, count: int) -> None:
         """Creates so many devices; the file is replaced at once."""
-        draft = self.root / "draft"
-        draft.write_text(str(count))
-        draft.replace(self.root / "count")
+        replace(self.root / "count", str(count))
 
     @contextmanager
     def running(self) -> Iterator[subprocess.Popen[str]]:

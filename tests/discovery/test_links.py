@@ -68,7 +68,7 @@ async def test_a_failure_is_logged_once_and_known_links_stay(caplog: pytest.LogC
         asked.failing = False
         await clock.advance(600)
         assert len(links.links) == 3
-        assert [record.getMessage() for record in caplog.records] == [
+        assert caplog.messages == [
             "links between devices are not known",
             "links between devices are known again",
         ]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kit.backend import Plain
+from kit.waiting import until
 
 from devhost.backend import Device, Event
 from devhost.backend.errors import BackendTimeout
@@ -78,9 +78,7 @@ def threads() -> list[str]:
 
 
 @pytest.mark.parametrize("reason", ["other options", "no longer named", "end of the process"])
-async def test_closing_a_backend_ends_its_threads(
-    tmp_path: Path, until: Callable[[Any], Any], reason: str
-) -> None:
+async def test_closing_a_backend_ends_its_threads(tmp_path: Path, reason: str) -> None:
     machine = Machine(tmp_path)
     await until(lambda: not threads())
     async with machine.running():

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from kit.waiting import until
 
 from devhost.backend.model import HEALTHY, Device
 from devhost.backend.observe import Appeared, Left, News
@@ -27,8 +28,6 @@ from devhost.planning.timing import DISCOVERY as NODE
 from devhost.planning.timing import DiscoveryTiming
 from devhost.runtime.tasks import Tasks
 from devhost.telemetry.metrics import Failure, Metrics
-
-Until = Callable[[Callable[[], object]], Awaitable[None]]
 
 
 @dataclass
@@ -204,7 +203,7 @@ async def test_any_exception_of_an_observer_is_only_a_failure(error: BaseExcepti
 
 
 async def test_an_observer_that_fails_repeatedly_is_paused_and_called_again_later(
-    until: Until, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "devhost")
     ear, broken = Ear(), True
@@ -228,9 +227,7 @@ async def test_an_observer_that_fails_repeatedly_is_paused_and_called_again_late
     assert lines(caplog).count("observer is back") == 1
 
 
-async def test_a_hanging_observer_is_not_called_until_its_call_returns(
-    until: Until,
-) -> None:
+async def test_a_hanging_observer_is_not_called_until_its_call_returns() -> None:
     hung, other, over = Ear("hung"), Ear("other"), threading.Event()
     entered: list[int] = []
 
@@ -256,7 +253,7 @@ async def test_a_hanging_observer_is_not_called_until_its_call_returns(
 
 
 async def test_a_full_queue_drops_the_oldest_news_and_reports_their_number(
-    caplog: pytest.LogCaptureFixture, until: Until
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     ear, over = Ear(), threading.Event()
     ear.during = lambda: over.wait(120)
@@ -283,9 +280,7 @@ async def test_a_batch_larger_than_the_queue_is_delivered_whole() -> None:
     assert ear.heard == [("appeared", many, 0)]
 
 
-async def test_flush_waits_for_news_but_not_for_a_hanging_or_paused_observer(
-    until: Until,
-) -> None:
+async def test_flush_waits_for_news_but_not_for_a_hanging_or_paused_observer() -> None:
     hung, over = Ear("hung"), threading.Event()
     hung.during = lambda: over.wait(120)
     async with Rig(hung) as rig:
@@ -315,7 +310,7 @@ async def test_a_new_observer_first_gets_what_exists_and_an_old_one_does_not_get
     assert new.heard == [("appeared", ["a", "b"], 0), ("left", ["a"], 0)]
 
 
-async def test_a_replaced_observer_is_not_called_even_if_news_wait_for_it(until: Until) -> None:
+async def test_a_replaced_observer_is_not_called_even_if_news_wait_for_it() -> None:
     old, new, over = Ear(), Ear(), threading.Event()
     old.during = lambda: over.wait(120)
     async with Rig(old) as rig:

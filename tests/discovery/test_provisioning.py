@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from kit.backend import Plain
 from kit.clock import in_virtual_time
-from kit.waiting import background
+from kit.waiting import background, until
 
 from devhost.backend import NoOptions
 from devhost.backend.errors import BackendError, NotYet
@@ -162,9 +162,7 @@ async def test_new_options_are_provisioned_at_once_even_after_a_failure() -> Non
         assert (len(old.calls), len(new.calls)) == (calls, 1)
 
 
-async def test_while_a_call_hangs_there_is_no_second_one_even_with_new_options(
-    hang: threading.Event, until: Any
-) -> None:
+async def test_while_a_call_hangs_there_is_no_second_one_even_with_new_options(hang: threading.Event) -> None:
     old, new = Toy(), Toy()
     old.hang = hang
     work = provisioned(old, timing=DiscoveryTiming(provision=1.0))  # the call has certainly begun by then

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from kit.backend import Plain
+from kit.waiting import until
 
 from devhost.backend import (
     AllocateRequest,
@@ -240,9 +241,7 @@ async def test_a_hanging_probe_delays_neither_a_scan_nor_a_pod(source: Any, hang
     assert await slow.call("serve", 60.0, slow.backend.allocate, []) == Edits()
 
 
-async def test_scans_probes_and_pods_have_separate_threads_once_they_are_needed(
-    source: Any, until: Any
-) -> None:
+async def test_scans_probes_and_pods_have_separate_threads_once_they_are_needed(source: Any) -> None:
     def threads() -> list[str]:
         return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("card-"))
 
@@ -384,7 +383,7 @@ async def test_a_backend_is_closed_after_its_last_scan(
     assert await asyncio.to_thread(closed.wait, 60)
 
 
-async def test_closing_a_backend_ends_the_thread_of_its_event_source(source: Any, until: Any) -> None:
+async def test_closing_a_backend_ends_the_thread_of_its_event_source(source: Any) -> None:
     def threads() -> list[threading.Thread]:
         return [thread for thread in threading.enumerate() if thread.name.endswith("-watch")]
 
@@ -411,8 +410,7 @@ async def test_a_backend_whose_close_fails_is_only_logged(
     one = source(close=close)
     await one.call("discover", None, one.discover, ())
     one.close()
-    while "closing a backend failed" not in caplog.messages:
-        await asyncio.sleep(0.01)
+    await until(lambda: "closing a backend failed" in caplog.messages)
 
 
 async def test_pods_are_served_by_the_last_backend_that_has_discovered_devices(

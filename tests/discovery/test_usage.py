@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from kit.waiting import background
 
 from devhost.backend import Backend, Device, NoOptions, Usage
 from devhost.discovery.runner import BackendRunner
@@ -60,14 +61,11 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 async def reading(patience: float = 60.0) -> AsyncIterator[tuple[UsageReader, Clock, BackendRunner]]:
     runner = BackendRunner(Measured, NoOptions(), Path("/"))
     scanner = Scanner(runner, Metrics(), lambda at: None)
-    task = asyncio.create_task(scanner.run())
-    await asyncio.wait_for(scanner.answered.wait(), 60)
     clock = Clock()
-    try:
+    async with background(scanner.run()):
+        await asyncio.wait_for(scanner.answered.wait(), 60)
         yield UsageReader(lambda: {"measured": scanner}, clock, patience), clock, runner
-    finally:
-        task.cancel()
-        runner.close()
+    runner.close()
 
 
 async def test_a_scrape_has_what_is_known_about_the_devices_that_exist() -> None:

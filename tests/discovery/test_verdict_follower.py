@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import pytest
 from kit.backend import Plain
 from kit.clock import FakeClock
-from kit.waiting import background
+from kit.waiting import background, until
 
 from devhost.backend import Attribute, Backend, Device
 from devhost.discovery.health import ALL
@@ -144,7 +144,7 @@ async def test_a_device_is_named_by_any_of_its_names(machine: Machine, name: str
 
 
 async def test_the_directory_is_never_looked_for_in_the_event_loop(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, until: Any
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.put()
     looked: set[int] = set()
@@ -325,7 +325,7 @@ async def test_a_verdict_ends_at_its_time_by_the_clock_of_the_wall(machine: Mach
     assert await machine.look() == {}
 
 
-async def test_the_end_needs_no_change_of_a_file(machine: Machine, until: Any) -> None:
+async def test_the_end_needs_no_change_of_a_file(machine: Machine) -> None:
     machine.follower = machine.made(timing=DiscoveryTiming(verdicts=3600.0))
     machine.put(until="2001-09-09T01:47:40Z")
     async with following(machine):
@@ -342,7 +342,7 @@ async def test_the_end_needs_no_change_of_a_file(machine: Machine, until: Any) -
         await until(lambda: machine.reasons() == {})
 
 
-async def test_changes_are_followed_from_before_there_is_a_directory(machine: Machine, until: Any) -> None:
+async def test_changes_are_followed_from_before_there_is_a_directory(machine: Machine) -> None:
     machine.follower = machine.made(LOOP_CLOCK)
     machine.directory.parent.mkdir()
     async with following(machine):

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 from devhost_testing.dra import ApiServer
+from kit import kube
 
 sys.path.append(str(Path(__file__).parent))
+
+connect, files, secure = kube.connect, kube.files, kube.secure
 
 
 @pytest.fixture

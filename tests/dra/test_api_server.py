@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 from devhost_testing.dra import ApiServer
 from devhost_testing.dra.api_objects import CLASSES, NODES, RESOURCE_API, SLICES, claims
+from kit.waiting import until
 
 from devhost.dra.credentials import Access, Credentials
 from devhost.dra.kube import ApiError, KubeApi
@@ -181,8 +181,7 @@ async def test_a_watch_that_is_left_closes_its_connection(server: ApiServer, api
     async with aclosing(api.watch(SLICES, resource_version="0")) as changes:
         await anext(changes)
         assert server.watches == 1
-    while server.watches:
-        await asyncio.sleep(0)
+    await until(lambda: not server.watches)
 
 
 async def test_the_status_of_a_claim_is_written_apart_from_the_claim(server: ApiServer, api: KubeApi) -> None:

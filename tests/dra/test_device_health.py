@@ -9,11 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-import grpc.aio
 import pytest
 from devhost_testing.api import dra_v1_pb2_grpc
 from devhost_testing.dra.kubelet import HEALTH, health_stub
 from kit.clock import FakeClock
+from kit.dra import channel
+from kit.waiting import until
 
 from devhost.dra.api import dra_v1_pb2, health_v1_pb2
 from devhost.dra.inventory import DeviceHealth
@@ -44,8 +45,7 @@ class Scene:
         self._callbacks: list[Callable[[], None]] = []
         options = DraOptions(place / "registry", place / "plugins", "node-1")
         self._server = DraServer(NoClaims(), self, DRIVER, options, Metrics(), clock=self.clock)
-        address = f"unix:{options.service_socket(DRIVER)}"
-        self.channel = grpc.aio.insecure_channel(address, options=[("grpc.default_authority", "localhost")])
+        self.channel = channel(options.service_socket(DRIVER))
         self._stub = health_stub(self.channel, service)
 
     async def __aenter__(self) -> Self:
@@ -79,9 +79,7 @@ class Scene:
 
     async def passes(self, seconds: float) -> None:
         """Time passes, once the stream waits for it."""
-        async with asyncio.timeout(60):
-            while not self.clock.timers:
-                await asyncio.sleep(0.005)
+        await until(lambda: self.clock.timers)
         await self.clock.advance(seconds)
 
 

@@ -15,11 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import grpc.aio
 import pytest
 from devhost_testing.api import health_v1_pb2_grpc
 from devhost_testing.kubelet import ClaimDevice
-from kit.dra import DRIVER, QUICK, Cards, DraNode
+from kit.dra import DRIVER, QUICK, Cards, DraNode, channel
 from work import Work, counted, grows_linearly, least, prompt, rested
 
 from devhost.allocation.leases import ClaimUse, ClaimUseDevice, Listing
@@ -109,10 +108,8 @@ class Scene:
         assert len(json_line(complete(captured(self.host)()))) > self.size
 
     async def watched(self) -> None:
-        address = f"unix:{self.node.options.service_socket(DRIVER)}"
-        options = [("grpc.default_authority", "localhost")]
-        async with grpc.aio.insecure_channel(address, options=options) as channel:
-            stub = health_v1_pb2_grpc.DRAResourceHealthStub(channel)
+        async with channel(self.node.options.service_socket(DRIVER)) as calls:
+            stub = health_v1_pb2_grpc.DRAResourceHealthStub(calls)
             async for message in stub.NodeWatchResources(health_v1_pb2.NodeWatchResourcesRequest()):
                 assert message.devices
                 return

@@ -6,10 +6,7 @@ import asyncio
 import json
 import os
 import re
-import subprocess
-import sys
 import time
-import urllib.request
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,9 +14,12 @@ from typing import Any
 
 import pytest
 from devhost_testing.kubelet import ClaimDevice, KubeletSimulator
+from kit.command import DEVHOST, completed
 from kit.dra import DRIVER, SLICES, Cluster
 from kit.drop_in import drop_in
+from kit.http import get
 from kit.process import running
+from kit.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -86,23 +86,19 @@ class Machine:
 
     async def _address(self) -> str:
         """Where the page is, by the log."""
-        async with asyncio.timeout(PATIENCE):
-            while " address=" not in (text := self._log.read_text()):
-                await asyncio.sleep(0.05)
-        return text.partition(" address=")[2].split()[0]
+        after = await until(lambda: self._log.read_text().partition(" address=")[2])
+        return after.split()[0]
 
     async def shows(self, condition: Callable[[str], object], *command: str) -> str:
         """The output of a command, as soon as it fulfils a condition."""
-        words = [sys.executable, "-m", "devhost", *command]
+        words = [*DEVHOST, *command]
         if command[0] == "explain":
             words += ["--config", str(self.config), "--root", str(self.root)]
         environment = {**os.environ, "DEVHOST_RUNTIME_DIR": str(self._run)}
         text, end = "", time.monotonic() + PATIENCE
         while not condition(text):
             assert time.monotonic() < end, f"{text}\n{self._log.read_text()}"
-            done = await asyncio.to_thread(
-                subprocess.run, words, capture_output=True, text=True, env=environment, timeout=240
-            )
+            done = await asyncio.to_thread(completed, *words, env=environment)
             assert "Traceback" not in done.stderr
             text = "\n".join(" ".join(line.split()) for line in done.stdout.splitlines())
         return text
@@ -116,12 +112,8 @@ class Machine:
 
 async def page(address: str, path: str = "") -> str:
     """The text of the status page, or of another one."""
-
-    def read() -> str:
-        with urllib.request.urlopen(f"http://{address}/{path}", timeout=240) as answer:
-            return str(answer.read().decode()).replace("<wbr>", "")  # where a browser may break a line
-
-    return await asyncio.to_thread(read)
+    _, text = await asyncio.to_thread(get, address, f"/{path}")
+    return text.replace("<wbr>", "")  # where a browser may break a line
 
 
 async def test_devices_claims_and_moves_are_shown_by_every_command(place: Path) -> None:

@@ -15,7 +15,7 @@ from devhost_testing.dra import Claim, DraKubelet, Rival
 from devhost_testing.dra.api_objects import claims as claims_of
 from devhost_testing.kubelet import ClaimDevice
 from kit.dra import DRIVER, NODE, QUICK, SLICES, Cards, Cluster, DraNode
-from kit.waiting import background
+from kit.waiting import background, until
 from status_values import status
 
 from devhost.allocation.allocations import Allocations, Listing
@@ -770,8 +770,7 @@ async def test_the_first_prepare_waits_for_the_first_list(place: Path) -> None:
             metrics=Metrics(),
         )
         async with background(front_end.serve()):
-            while not cluster.options.service_socket(DRIVER).exists():
-                await asyncio.sleep(0.01)
+            await until(cluster.options.service_socket(DRIVER).exists)
             answering = asyncio.create_task(cluster.prepare(claim))
             async with asyncio.timeout(60):
                 await pods.asked.wait()

@@ -4,45 +4,18 @@ from __future__ import annotations
 
 import os
 import socket
-import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import aclosing, suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
 from devhost_testing.dra import AccessFiles, ApiServer
 from devhost_testing.dra.api_objects import NODES, SLICES
+from kit.dra import TLS, certificate
+from kit.kube import NODE
 
 from devhost.dra.credentials import Access, Credentials, from_files
 from devhost.dra.kube import ApiError, KubeApi, Unreachable
-
-TLS = Path(__file__).parent / "tls"
-NODE = f"{NODES}/n1"
-
-
-def certificate(name: str = "server", *, clients: str = "") -> ssl.SSLContext:
-    """What the server shows; with ``clients``, whom it accepts."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(TLS / f"{name}.pem", TLS / f"{name}.key")
-    if clients:
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.load_verify_locations(TLS / clients)
-    return context
-
-
-@pytest.fixture
-async def secure() -> AsyncIterator[ApiServer]:
-    async with ApiServer(tls=certificate()) as server:
-        server.node("n1")
-        yield server
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> AccessFiles:
-    found = AccessFiles(tmp_path)
-    found.trust(TLS / "authority.pem")
-    return found
 
 
 def client(server: ApiServer, **options: Any) -> KubeApi:
@@ -167,7 +140,6 @@ async def test_a_certificate_is_replaced_before_it_is_refused(secure: ApiServer,
 async def test_an_unusable_file_keeps_the_last_credentials_and_is_named_once_they_are_refused(
     secure: ApiServer, files: AccessFiles
 ) -> None:
-    files.token.write_text("old")
     files.write(secure.url)
     secure.require_token("old")
     now = 0.0

@@ -3,113 +3,49 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
-from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
-from pathlib import Path
-from typing import Any
 
 import pytest
 from devhost_testing.dra import AccessFiles, ApiServer
 from devhost_testing.dra.api_objects import NODES, SLICES
+from kit.kube import NODE, Connect, http, reason, trusting
+from kit.waiting import until
 
-from devhost.dra.credentials import Access, Credentials, from_files
-from devhost.dra.kube import ApiError, KubeApi, Malformed, Unreachable
+from devhost.dra.credentials import from_files
+from devhost.dra.kube import ApiError, Malformed
 from devhost.dra.mover import node_of
 
-TLS = Path(__file__).parent / "tls"
-NODE = f"{NODES}/n1"
 
-
-@pytest.fixture
-async def secure_server() -> AsyncIterator[ApiServer]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(TLS / "server.pem", TLS / "server.key")
-    async with ApiServer(tls=context) as server:
-        server.node("n1")
-        yield server
-
-
-Connect = Callable[..., KubeApi]
-
-
-@pytest.fixture
-async def connect() -> AsyncIterator[Connect]:
-    """Makes clients: of a server, with credentials that differ from its own or with options."""
-    clients = []
-
-    def new(server: ApiServer, credentials: Access | Credentials | None = None, **options: Any) -> KubeApi:
-        known = credentials or Credentials(server.url, None)
-        access = Access(lambda _: known) if isinstance(known, Credentials) else known
-        made = KubeApi(access, **{"timeout": 20.0, **options})
-        clients.append(made)
-        return made
-
-    yield new
-    for one in clients:
-        one.close()
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> AccessFiles:
-    """A kubeconfig with a token."""
-    found = AccessFiles(tmp_path)
-    found.token.write_text("old")
-    found.trust(TLS / "authority.pem")
-    return found
-
-
-def trusting(server: ApiServer, authority: str = "authority.pem", host: str = "localhost") -> Credentials:
-    trust = ssl.create_default_context(cafile=str(TLS / authority))
-    return Credentials(f"https://127.0.0.1:{server.port}", trust, server_name=host)
-
-
-async def reason(call: Any) -> str:
-    """The one line that a failing call gives a person."""
-    with pytest.raises(Unreachable) as caught:
-        await call
-    assert "\n" not in caught.value.message
-    return caught.value.message
-
-
-async def test_a_certificate_of_another_authority_is_refused(
-    secure_server: ApiServer, connect: Connect
-) -> None:
-    text = await reason(connect(secure_server, trusting(secure_server, "other-authority.pem")).get(NODE))
+async def test_a_certificate_of_another_authority_is_refused(secure: ApiServer, connect: Connect) -> None:
+    text = await reason(connect(secure, trusting(secure, "other-authority.pem")).get(NODE))
     assert "its certificate is not accepted: " in text
-    assert not secure_server.requests
+    assert not secure.requests
 
 
-async def test_a_certificate_for_another_host_is_refused(secure_server: ApiServer, connect: Connect) -> None:
-    text = await reason(
-        connect(secure_server, trusting(secure_server, host="elsewhere.example.com")).get(NODE)
-    )
+async def test_a_certificate_for_another_host_is_refused(secure: ApiServer, connect: Connect) -> None:
+    text = await reason(connect(secure, trusting(secure, host="elsewhere.example.com")).get(NODE))
     assert "its certificate is not accepted: Hostname mismatch" in text
-    assert not secure_server.requests
+    assert not secure.requests
 
 
 async def test_a_server_without_tls_is_refused(server: ApiServer, connect: Connect) -> None:
     assert "the TLS handshake failed" in await reason(connect(server, trusting(server)).get(NODE))
 
 
-async def test_a_large_object_is_sent_and_received_over_tls(
-    secure_server: ApiServer, connect: Connect
-) -> None:
-    secure_server.chunked = True
-    api = connect(secure_server, trusting(secure_server))
+async def test_a_large_object_is_sent_and_received_over_tls(secure: ApiServer, connect: Connect) -> None:
+    secure.chunked = True
+    api = connect(secure, trusting(secure))
     node = await api.get(NODE)
     node["metadata"]["annotations"] = {"large": "x" * 300_000}
     assert (await api.update(NODE, node))["metadata"]["annotations"] == node["metadata"]["annotations"]
-    assert secure_server.connections == 1
+    assert secure.connections == 1
     api.close()
 
 
-async def test_a_watch_over_tls_gives_changes(secure_server: ApiServer, connect: Connect) -> None:
-    async with aclosing(
-        connect(secure_server, trusting(secure_server)).watch(NODES, resource_version="0")
-    ) as changes:
+async def test_a_watch_over_tls_gives_changes(secure: ApiServer, connect: Connect) -> None:
+    async with aclosing(connect(secure, trusting(secure)).watch(NODES, resource_version="0")) as changes:
         assert (await anext(changes))[0] == "ADDED"
-        secure_server.remove(NODE)
+        secure.remove(NODE)
         assert (await anext(changes))[0] == "DELETED"
 
 
@@ -130,6 +66,10 @@ async def test_a_connection_that_was_closed_while_idle_is_replaced(
         await api.get(NODE)
         server.close_connections(idle=True)
     assert server.connections == 3
+    for _ in range(3):
+        server.answer_next(http(b'{"n": 1}'))  # which closes the connection
+        assert await api.get(NODE) == {"n": 1}
+    assert server.connections == 6
 
 
 @pytest.mark.conformance(105)
@@ -149,6 +89,16 @@ async def test_a_rotated_token_is_sent_after_401(
         "Bearer new",
         "Bearer new",
     ]
+
+
+async def test_a_refused_token_is_not_sent_again(
+    server: ApiServer, connect: Connect, files: AccessFiles
+) -> None:
+    files.write(server.url)
+    server.require_token("new")
+    with pytest.raises(ApiError) as caught:
+        await connect(server, from_files(files.file, {})).get(NODE)
+    assert (caught.value.status, len(server.requests)) == (401, 1)
 
 
 async def test_a_watch_sends_a_rotated_token_too(
@@ -225,8 +175,7 @@ async def test_a_cancelled_call_closes_its_connection(server: ApiServer, connect
     server.hang()
     api = connect(server)
     call = asyncio.create_task(api.get(NODE))
-    while not server.requests:
-        await asyncio.sleep(0)
+    await until(lambda: server.requests)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
@@ -236,14 +185,10 @@ async def test_a_cancelled_call_closes_its_connection(server: ApiServer, connect
 
 
 async def test_an_absent_server_is_described_in_words(server: ApiServer, connect: Connect) -> None:
-    api = connect(server)
+    api, url = connect(server), server.url
     await server.stop()
     text = await reason(api.get(NODE))
-    assert text.endswith(": Connection refused")
-
-
-def http(body: bytes, *headers: bytes) -> bytes:
-    return b"\r\n".join([b"HTTP/1.1 200 OK", b"Content-Length: %d" % len(body), *headers, b"", body])
+    assert text.startswith(f"cannot use the API server {url}") and text.endswith(": Connection refused")
 
 
 @pytest.mark.parametrize(
@@ -251,6 +196,9 @@ def http(body: bytes, *headers: bytes) -> bytes:
     [
         (http(b"[" * 200_000), "is not JSON"),
         (http(b"\xff\xfe"), "is not JSON"),
+        (http(b"[1]"), "answer is not an object"),
+        (b"SSH-2.0-server\r\n\r\n", "its answer is not valid HTTP"),
+        (b"", "cannot use the API server"),
         (http(b"{}", b"X-Long: " + b"x" * 300_000), "is not valid HTTP"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "is not valid HTTP"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{", "ended early"),
@@ -394,8 +342,7 @@ async def test_a_watch_that_is_silent_for_long_ends(server: ApiServer, connect: 
 async def test_a_watch_whose_connection_breaks_fails(server: ApiServer, connect: Connect) -> None:
     async with aclosing(connect(server).watch(SLICES, resource_version="100")) as changes:
         following = asyncio.ensure_future(anext(changes))
-        while not server.watches:
-            await asyncio.sleep(0)
+        await until(lambda: server.watches)
         server.close_connections()
         assert "cannot use the API server" in await reason(following)
 

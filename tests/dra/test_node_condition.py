@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,12 +10,11 @@ from typing import Any
 import pytest
 from devhost_testing.dra import ApiServer
 from kit.clock import FakeClock
+from kit.publisher import Talking
 from kit.waiting import background
 from status_values import Json, document_of
 
 from devhost.backend.errors import UsageError
-from devhost.dra.credentials import Access, Credentials
-from devhost.dra.kube import KubeApi
 from devhost.dra.node_condition import (
     GAP,
     HEARTBEAT,
@@ -44,12 +42,11 @@ def document(reason: str = "", state: str = "served", count: int = 1) -> Json:
     return {"entries": [{"name": NAME, "state": state, "reason": reason}] * count}
 
 
-class Scene:
+class Scene(Talking):
     """One node, and the devhosts that run on it one after another."""
 
     def __init__(self, server: ApiServer, place: Path) -> None:
-        self.server = server
-        self.clock = FakeClock()
+        super().__init__(server, FakeClock())
         self.place = place
         self.boot = place / "boot_id"
         self.boot.write_text("first")
@@ -61,11 +58,10 @@ class Scene:
 
     @asynccontextmanager
     async def running(self, *taints: Taint) -> AsyncIterator[NodeCondition]:
-        url = self.server.url
         self.condition = NodeCondition(
             "n1",
             taints,
-            KubeApi(Access(lambda _: Credentials(url, None))),
+            self.connect(),
             BootRecord(self.place / "state", "n1", self.boot),
             self.capture,
             clock=self.clock,
@@ -84,21 +80,9 @@ class Scene:
         self.condition.wake()
         await self.passes(GAP)
 
-    async def passes(self, seconds: float) -> None:
-        """So much time passes, with everything that is done in it."""
-        end = self.clock.now + seconds
-        while (due := await self.due()) <= end:
-            await self.clock.advance(max(0.0, due - self.clock.now))
-        await self.clock.advance(end - self.clock.now)
-
-    async def due(self) -> float:
-        """When something is done next; nothing is being done now."""
-        async with asyncio.timeout(60.0):
-            while True:
-                await self.clock.settle()
-                if timers := self.clock.timers:
-                    return timers[0]
-                await asyncio.sleep(0.002)
+    def _busy(self) -> bool:
+        """Also while a thread uses the record: then nothing is due."""
+        return super()._busy() or not self.clock.timers
 
     @property
     def conditions(self) -> dict[str, dict[str, Any]]:

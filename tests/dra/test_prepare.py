@@ -30,6 +30,7 @@ from kit.claims import (
     result,
     uid,
 )
+from kit.waiting import until
 
 from devhost.backend import Device, claim, option
 from devhost.backend.model import ClaimHolder, Edits, unhealthy
@@ -513,8 +514,7 @@ async def test_a_cancelled_prepare_leaves_nothing(scene: Scene) -> None:
     ref = scene.claim(1, result("gpu", "a"))
     scene.api.gate.clear()
     task = asyncio.create_task(scene.preparer.prepare([ref]))
-    while not scene.api.gets:
-        await asyncio.sleep(0)
+    await until(lambda: scene.api.gets)
     task.cancel()
     await asyncio.wait([task])
     scene.api.gate.set()
@@ -527,8 +527,7 @@ async def test_a_prepare_that_ends_after_its_claim_was_released_leaves_nothing(s
     ref = scene.claim(1, result("gpu", "a"))
     scene.api.gate.clear()
     task = asyncio.create_task(scene.preparer.prepare([ref]))
-    while not scene.api.gets:
-        await asyncio.sleep(0)
+    await until(lambda: scene.api.gets)
     assert await scene.unprepare(ref) == [""]
     scene.api.gate.set()
     assert await task == {ref.uid: f"{ref} was released while it was being prepared"}

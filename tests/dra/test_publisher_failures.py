@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from devhost_testing.dra.api_objects import SLICES
 from kit.publisher import DRIVER, RESOURCE, Node, offered, offers
+from kit.waiting import until
 
 from devhost.backend.model import HEALTHY, Cause, Device, unhealthy
 from devhost.dra.aliases import Aliased
@@ -142,7 +143,7 @@ async def test_a_list_that_works_again_ends_the_failure(node: Node) -> None:
     ],
 )
 async def test_a_bad_change_is_shown_and_then_followed_by_a_new_list(
-    node: Node, line: bytes, caplog: pytest.LogCaptureFixture, until: Callable[..., Awaitable[None]]
+    node: Node, line: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     await node.publishes(offers(1))
     before = lists(node)

@@ -14,6 +14,8 @@ import grpc.aio
 import pytest
 from devhost_testing.api import dra_v1_pb2_grpc, registration_pb2_grpc
 from devhost_testing.dra.kubelet import HEALTH, claims_stub, health_stub
+from kit.dra import channel
+from kit.waiting import until
 from scraped_series import value
 
 from devhost.allocation.claims import ClaimedDevice
@@ -64,13 +66,10 @@ async def served(
 ) -> AsyncIterator[tuple[DraServer, grpc.aio.Channel, grpc.aio.Channel]]:
     server = made(place, claims, metrics, **more)
     await server.start()
-    options = [("grpc.default_authority", "localhost")]
-    service = f"unix:{at(place).service_socket(DRIVER)}"
-    registrar = f"unix:{at(place).registration_socket(DRIVER)}"
     try:
         async with (
-            grpc.aio.insecure_channel(service, options=options) as calls,
-            grpc.aio.insecure_channel(registrar, options=options) as registration,
+            channel(at(place).service_socket(DRIVER)) as calls,
+            channel(at(place).registration_socket(DRIVER)) as registration,
         ):
             yield server, calls, registration
     finally:
@@ -99,8 +98,7 @@ async def test_claims_are_served_before_the_kubelet_can_find_the_driver(place: P
         at(place).registration_socket(DRIVER),
         at(place).service_socket(DRIVER),
     )
-    while not registrar.exists():
-        await asyncio.sleep(0)
+    await until(registrar.exists)
     with socket.socket(socket.AF_UNIX) as kubelet:
         kubelet.connect(str(service))
     await start
@@ -253,13 +251,11 @@ async def test_beside_another_process_the_last_calls_end_before_the_kubelet_lose
     server = DraServer(claims, OneDevice(), DRIVER, at(place, tag), Metrics())
     await server.start()
     registrar = at(place, tag).registration_socket(DRIVER)
-    service = f"unix:{at(place, tag).service_socket(DRIVER)}"
     request = dra_v1_pb2.NodePrepareResourcesRequest(
         claims=[dra_v1_pb2.Claim(namespace="default", name="one", uid="uid-1")]
     )
-    options = [("grpc.default_authority", "localhost")]
-    async with grpc.aio.insecure_channel(service, options=options) as channel:
-        call = dra_v1_pb2_grpc.DRAPluginStub(channel).NodePrepareResources(request)
+    async with channel(at(place, tag).service_socket(DRIVER)) as calls:
+        call = dra_v1_pb2_grpc.DRAPluginStub(calls).NodePrepareResources(request)
         await claims.began.wait()
         stop = asyncio.create_task(server.stop())
         await asyncio.sleep(0.2)

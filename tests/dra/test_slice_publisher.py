@@ -89,19 +89,11 @@ async def test_removed_slices_are_deleted_before_the_others_change(node: Node) -
 
 
 @pytest.mark.conformance(101)
-async def test_a_deleted_slice_comes_back(node: Node) -> None:
+@pytest.mark.parametrize("which", [0, None], ids=["one", "all, which a starting kubelet deletes"])
+async def test_deleted_slices_come_back(node: Node, which: int | None) -> None:
     await node.publishes(offers(65))
     names = node.names()
-    node.server.remove(f"{SLICES}/{names[0]}")
-    await node.passes(30)
-    assert node.names() == names
-
-
-@pytest.mark.conformance(101)
-async def test_the_slices_that_a_starting_kubelet_deletes_come_back(node: Node) -> None:
-    await node.publishes(offers(65))
-    names = node.names()
-    node.server.remove(SLICES)
+    node.server.remove(SLICES if which is None else f"{SLICES}/{names[which]}")
     await node.passes(30)
     assert node.names() == names
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from devhost_testing.dra import DraState
 from kit.claims import DRIVER, KIND, POOL, Scene, config, result, uid
+from kit.waiting import until
 
 from devhost.allocation.claims import ClaimedDevice
 from devhost.allocation.leases import ClaimUse, ClaimUseDevice, Listing
@@ -177,8 +178,7 @@ async def test_a_release_during_rebuilding_leaves_nothing(node: Node) -> None:
     scene.api.gate.clear()
     scene.api.gets.clear()
     rebuilding = asyncio.create_task(node.lists())
-    while not scene.api.gets:
-        await asyncio.sleep(0)
+    await until(lambda: scene.api.gets)
     assert await scene.unprepare(ref) == [""]
     scene.api.gate.set()
     await rebuilding

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from kit.command import completed
 from realgpu import __main__ as program
 from realgpu import presence, sees, smi
 from realgpu.enclosure import ALWAYS, Enclosure
@@ -107,27 +107,9 @@ def test_the_table_has_each_thing_once_and_stays_a_table() -> None:
 
 def test_only_make_gpu_uses_a_gpu() -> None:
     here = Path(__file__).parent
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-rs",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:hypothesispytest",
-        str(here / "test_real_gpu.py"),
-    ]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-        cwd=here,
-        env={"PATH": "/usr/bin:/bin"},
-    )
+    without = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
+    command = (sys.executable, "-m", "pytest", "-q", "-rs", *without, here / "test_real_gpu.py")
+    done = completed(*command, cwd=here, env={"PATH": "/usr/bin:/bin"})
     assert done.returncode == 0, done.stdout
     assert "run make gpu" in done.stdout
     assert "passed" not in done.stdout

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from kit.clock import FakeClock
-from kit.files import AtOnce
+from kit.files import AtOnce, replace
+from kit.waiting import background
 
 from devhost.backend.files import fingerprint
 from devhost.host.reload import MAX_CHECKS, ConfigWatch
@@ -43,9 +44,7 @@ class Scene:
 
     def write(self, text: str) -> None:
         """Replaces the file, as an editor does."""
-        part = self.file.with_suffix(".part")
-        part.write_text(text)
-        part.rename(self.file)
+        replace(self.file, text)
 
     async def _read(self, changed: bool) -> None:
         if self.failure is not None:
@@ -54,13 +53,9 @@ class Scene:
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self.watch.run())
-        await self.clock.settle()
-        try:
+        async with background(self.watch.run()):
+            await self.clock.settle()
             yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
 
 @pytest.fixture
@@ -130,9 +125,10 @@ async def test_a_refused_file_is_read_again_although_it_is_the_same(scene: Scene
 
 async def test_an_edit_whose_reading_failed_unexpectedly_is_read_again(scene: Scene) -> None:
     scene.failure = RuntimeError("a bug")
-    async with scene.watching():
-        scene.write("second")
-        await scene.clock.advance(NODE.config.poll + NODE.config.settle)
+    with pytest.raises(ExceptionGroup):
+        async with scene.watching():
+            scene.write("second")
+            await scene.clock.advance(NODE.config.poll + NODE.config.settle)
     scene.failure = None
     async with scene.watching():
         await scene.clock.advance(NODE.config.settle)

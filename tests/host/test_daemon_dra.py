@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import socket
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kit.command import completed
 
 from devhost.backend.errors import ConfigError
 from devhost.config.loader import Copied, Loaded
@@ -151,6 +151,5 @@ def test_nothing_of_the_driver_is_imported_without_a_resource_that_needs_it() ->
         "import sys, devhost.host.daemon, devhost.host.host\n"
         "print([name for name in sys.modules if name.startswith('devhost.dra')])"
     )
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
+    done = completed(sys.executable, "-c", code)
     assert done.stdout == "[]\n"

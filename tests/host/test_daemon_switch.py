@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from kit.waiting import until
 
 from devhost.host import daemon
 
@@ -19,7 +20,7 @@ def interval() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
-async def test_a_thread_that_computes_gives_up_the_interpreters_lock_every_millisecond(rig, until):
+async def test_a_thread_that_computes_gives_up_the_interpreters_lock_every_millisecond(rig):
     rig.config.write_text("version: 1\nresources: []\n")
     socket = rig.config.with_name("status.sock")
     serving = asyncio.create_task(

@@ -16,6 +16,8 @@ from typing import Any, ClassVar
 import pytest
 from devhost_testing.kubelet.wire import CallError, PluginConnection
 from devhost_testing.node import Node
+from kit.http import get
+from kit.waiting import until
 from work import Work, counted, grows_linearly, least, prompt, rested
 
 from devhost.allocation.inventory import Inventory
@@ -150,9 +152,8 @@ class Scene:
         number = next(n for n, device in enumerate(self.exist) if n >= 7 and device.health.healthy)
         self.exist[number] = replace(self.exist[number], health=unhealthy("hot"))
         self.host.backends.dispatch(Event("", "change", f"/sys/card{number}"))
-        async with asyncio.timeout(60):
-            while self.inventory.snapshot.entries[self.exist[number].id].health.healthy:
-                await asyncio.sleep(0.01)
+        name = self.exist[number].id
+        await until(lambda: not self.inventory.snapshot.entries[name].health.healthy)
 
     async def scraped(self) -> None:
         """The whole exposition with the names of pods, over HTTP."""
@@ -161,14 +162,11 @@ class Scene:
         server = HttpServer({"/metrics": page(metrics.render, CONTENT_TYPE)})
         place = await server.start(Listen("127.0.0.1", 0))
         try:
-            reader, writer = await asyncio.open_connection(place.host, place.port)
-            writer.write(b"GET /metrics HTTP/1.1\r\nHost: n1\r\nConnection: close\r\n\r\n")
-            answer = await reader.read()
-            writer.close()
+            status, text = await asyncio.to_thread(get, place, "/metrics")
         finally:
             await server.stop()
-        assert answer.startswith(b"HTTP/1.1 200 ")
-        assert answer.count(NAME.encode()) >= len(list(holders(self.host.now()))) > 0
+        assert status == 200
+        assert text.count(NAME) >= len(list(holders(self.host.now()))) > 0
 
     async def shown(self) -> None:
         assert len(json_line(complete(captured(self.host)()))) > len(self.tokens)

@@ -7,13 +7,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from kit.http import get
+from kit.waiting import wait_until
 
 WAIT = 60.0
 """Seconds in which a condition must come true, also on a busy machine."""
@@ -47,13 +47,6 @@ HEAVY = {
 """Modules of 0.1 MB and more that a node without the hardware has no use for."""
 
 
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + WAIT
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-
-
 class Running:
     """A ``devhost run`` as the DaemonSet starts it, on a machine without any device."""
 
@@ -74,20 +67,10 @@ class Running:
         """The modules imported so far, from ``-X importtime``."""
         return set(re.findall(r"^import time: .*\| +(\S+)$", self.log, re.MULTILINE))
 
-    def get(self, path: str) -> bytes:
-        """What it answers to a scrape."""
-        until(lambda: "address=127.0.0.1:" in self.log, "it does not listen")
-        port = re.findall(r"address=127\.0\.0\.1:(\d+)", self.log)[0]
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=WAIT) as answer:
-            body: bytes = answer.read()
-            return body
-
     def has_looked(self, backends: tuple[str, ...]) -> bool:
         """Whether each of these backends has scanned."""
-        try:
-            text = self.get("/metrics").decode()
-        except OSError:  # it is starting, perhaps on a very busy machine
-            return False
+        wait_until(lambda: " address=" in self.log)
+        _, text = get(self.log.partition(" address=")[2].split()[0], "/metrics")
         return all(
             re.search(rf'^devhost_discovery_seconds_count\{{backend="{name}"\}} [1-9]', text, re.MULTILINE)
             for name in backends
@@ -120,7 +103,7 @@ def devhost(directory: Path, backends: tuple[str, ...]) -> Iterator[Running]:
 def test_all_backends_without_hardware_import_no_heavy_library(tmp_path: Path) -> None:
     """Other projects run one plugin for each kind of hardware; one devhost has the code for all kinds."""
     with devhost(tmp_path, BACKENDS) as running:
-        until(lambda: running.has_looked(BACKENDS), "not every backend has looked")
+        wait_until(lambda: running.has_looked(BACKENDS))
         imported = running.imported
     assert {"devhost.host.host", "devhost_sriov.network", "devhost.telemetry.exposition"} <= imported
     assert imported & HEAVY == set()
@@ -132,9 +115,9 @@ def test_all_backends_without_hardware_keep_at_most_one_thread_more_than_udev(
 ) -> None:
     place = tmp_path_factory.mktemp("n")  # a socket's path has at most 107 bytes
     with devhost(place / "one", ("udev",)) as alone, devhost(place / "all", BACKENDS) as every:
-        until(lambda: alone.has_looked(("udev",)), "udev has not looked")
-        until(lambda: every.has_looked(BACKENDS), "not every backend has looked")
-        until(lambda: every.threads <= alone.threads + 1, "threads stay that have nothing to do")
+        wait_until(lambda: alone.has_looked(("udev",)))
+        wait_until(lambda: every.has_looked(BACKENDS))
+        wait_until(lambda: every.threads <= alone.threads + 1)
 
 
 VERDICTS = {f"devhost.discovery.{name}" for name in ("named", "verdicts")}
@@ -142,8 +125,8 @@ VERDICTS = {f"devhost.discovery.{name}" for name in ("named", "verdicts")}
 
 def test_the_code_for_verdicts_is_imported_once_there_are_any(tmp_path: Path) -> None:
     with devhost(tmp_path, ("udev",)) as running:
-        until(lambda: running.has_looked(("udev",)), "udev has not looked")
+        wait_until(lambda: running.has_looked(("udev",)))
         assert "devhost.discovery.verdict_follower" in running.imported
         assert running.imported & VERDICTS == set()
         (tmp_path / "state/verdicts").mkdir(parents=True)
-        until(lambda: running.imported >= VERDICTS, "the directory is not noticed")
+        wait_until(lambda: running.imported >= VERDICTS)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from devhost_testing.kubelet import UnexpectedAdmissionError
 from kit.allocator import allocated
-from status_values import status
+from status_values import rows, status
 
 from devhost.allocation.allocator import UnhealthyDevice
 from devhost.backend import Device
@@ -25,10 +25,6 @@ def devices(count: int) -> list[Device]:
 def listed(kubelet) -> dict[str, bool]:
     """Id and health of each device in the kubelet's list."""
     return {device.id: device.health == "Healthy" for device in kubelet.devices(TOY)}
-
-
-def rows(host) -> dict[str, dict]:
-    return {device["id"]: device for device in status(host)["resources"][0]["devices"]}
 
 
 async def held_then_forgotten(rig, kubelet, host, pod: str = "train") -> str:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from devhost_testing.kubelet import ContainerStartError, UnexpectedAdmissionError
 from devhost_testing.kubelet import events as ev
-from status_values import status
+from status_values import rows, status
 from sticks import TTY, USB0, USB1, A, B, Sticks, given, healthy, problems, reason
 
 from devhost.backend import Device, claim
@@ -33,12 +33,7 @@ async def offered(kubelet, *devices: str) -> None:
 
 async def held(rig, host, device: str) -> None:
     """The kubelet has named the holder, and the record is written."""
-
-    def named() -> bool:
-        resources = status(host)["resources"]
-        return any(one["device"] == device and one["holder"] for row in resources for one in row["devices"])
-
-    await rig.until(named)
+    await rig.until(lambda: any(row["device"] == device and row["holder"] for row in rows(host).values()))
 
 
 async def recorded(rig, sticks, text: str = A) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from status_values import status
+from status_values import rows, status
 
 from devhost.backend import Device
 from devhost.backend.model import Holder
@@ -50,16 +50,12 @@ async def test_a_vanished_device_stays_unhealthy_and_names_its_holder_until_it_i
         (token,) = (await kubelet.admit("pod", "main", TOY, 1)).device_ids
         await rig.until(lambda: held(host) == {(TOY, token): MAIN})
         rig.change("toy", [device for device in rig.scripts["toy"].devices if device.id != token])
-
-        def shown():
-            return {device["id"]: device for device in status(host)["resources"][0]["devices"]}
-
-        await rig.until(lambda: shown()[token]["health"] == "Unhealthy")
-        assert shown()[token]["reason"] == "the device is gone"
-        assert shown()[token]["holder"] == MAIN
+        await rig.until(lambda: rows(host)[token]["health"] == "Unhealthy")
+        assert rows(host)[token]["reason"] == "the device is gone"
+        assert rows(host)[token]["holder"] == MAIN
         assert status(host)["held"] == []
         kubelet.release("pod")
-        await rig.until(lambda: token not in shown())
+        await rig.until(lambda: token not in rows(host))
 
 
 async def test_allocations_of_a_removed_resource_are_shown(rig, kubelet):

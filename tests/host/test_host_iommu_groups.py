@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from devhost_testing.kubelet import UnexpectedAdmissionError
 from kit.allocator import allocated
-from status_values import status
+from status_values import rows
 
 from devhost.allocation.allocator import UnhealthyDevice
 from devhost.backend.model import Device, Holder
@@ -62,9 +62,8 @@ async def test_the_free_functions_of_a_group_are_unhealthy_while_a_pod_has_one(c
         sibling = f"audio{token[-1]}"
         await kubelet.wait_for(lambda: kubelet.healthy(OTHER) == {"audio0", "audio1"} - {sibling})
         assert kubelet.healthy(TOY) == {"gpu0", "gpu1"}
-        rows = {row["id"]: row for resource in status(host)["resources"] for row in resource["devices"]}
-        assert rows[sibling]["reason"] == IN_USE == "its IOMMU group is in use by another pod"
-        assert rows[sibling]["heldBy"] == [{"namespace": "default", "pod": "vm", "container": "main"}]
+        assert rows(host)[sibling]["reason"] == IN_USE == "its IOMMU group is in use by another pod"
+        assert rows(host)[sibling]["heldBy"] == [{"namespace": "default", "pod": "vm", "container": "main"}]
         assert not [one for one in problems(host.now()).shown if one.kind == "device"]
         kubelet.release("vm")
         await both(kubelet)

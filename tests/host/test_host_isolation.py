@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from devhost_testing.kubelet import UnexpectedAdmissionError
+from kit.waiting import until
 
 from devhost.backend import Event
 from devhost.backend.model import Device, unhealthy
@@ -82,7 +83,7 @@ async def test_sighup_probes_again_and_events_do_not(rig, kubelet):
         assert "probe other" not in host.tasks.named()
 
 
-async def test_a_hung_allocate_ends_with_an_error_and_other_resources_answer(rig, kubelet, hang, until):
+async def test_a_hung_allocate_ends_with_an_error_and_other_resources_answer(rig, kubelet, hang):
     began = threading.Event()
 
     def stay(devices):

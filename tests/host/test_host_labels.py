@@ -166,7 +166,7 @@ async def test_an_invalid_label_is_omitted_and_reported(rig, features, caplog):
     async with rig.running(LINE):
         await rig.until(lambda: features() == ["example.com/fine=x-y"])
         await rig.until(lambda: standing(rig) and "'a b'" in standing(rig)["reason"])
-    assert [record.message for record in caplog.records].count("labels are missing") == 1
+    assert caplog.messages.count("labels are missing") == 1
 
 
 async def test_a_path_that_is_no_directory_is_logged_once_and_affects_nothing_else(
@@ -177,7 +177,7 @@ async def test_a_path_that_is_no_directory_is_logged_once_and_affects_nothing_el
         await rig.until(lambda: standing(rig) and "features.d" in standing(rig)["reason"])
         for _ in range(3):
             await refresh(rig)
-    assert [record.message for record in caplog.records].count("labels are missing") == 1
+    assert caplog.messages.count("labels are missing") == 1
 
 
 async def test_a_write_failure_is_logged_once_with_cause_and_fix(rig, features, monkeypatch, caplog):
@@ -202,8 +202,8 @@ async def test_a_write_failure_is_logged_once_with_cause_and_fix(rig, features, 
         full = False
         rig.host.node_labels.wake()
         await rig.until(lambda: standing(rig)["reason"] == "")
-    assert [record.message for record in caplog.records].count("labels are missing") == 1
-    assert [record.message for record in caplog.records].count("labels written") == 1
+    assert caplog.messages.count("labels are missing") == 1
+    assert caplog.messages.count("labels written") == 1
 
 
 async def test_changing_reasons_for_missing_labels_do_not_fill_the_log(rig, features, caplog):
@@ -220,7 +220,7 @@ async def test_changing_reasons_for_missing_labels_do_not_fill_the_log(rig, feat
             await refresh(rig)
         # the present one is always shown
         await rig.until(lambda: standing(rig)["reason"].endswith(f"error {len(asked)}"))
-    assert [record.message for record in caplog.records].count("labels are missing") == incident.MOST
+    assert caplog.messages.count("labels are missing") == incident.MOST
 
 
 async def test_a_removal_failure_is_logged_once_and_retried(rig, features, monkeypatch, caplog):

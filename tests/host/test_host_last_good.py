@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kit.files import limited
 
 from devhost.backend.observe import ConfigurationRead, hookimpl
 from devhost.config.last_good import Accepted, LastGood
@@ -55,17 +56,13 @@ async def test_a_refused_edit_does_not_reach_the_copy(rig, kubelet, kept):
 async def test_a_copy_of_an_earlier_configuration_is_a_problem_until_it_is_replaced(
     rig, kubelet, kept, caplog
 ):
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
     async with rig.running(TOY_LINE, allocatable={TOY: 2}, last_good=kept) as host:
         rig.write(TOY_LINE, OTHER_LINE)
         new = rig.config.with_suffix(".new")
         new.write_bytes(rig.config.read_bytes() + b"#" * 100_000)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))  # like a full disk
-        try:
+        with limited(resource.RLIMIT_FSIZE, 50_000):  # like a full disk
             new.replace(rig.config)
             await rig.until(lambda: problems(host.now()).counts.get("config"))
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
         (problem,) = problems(host.now()).shown
         assert problem.subject == str(rig.config)
         assert problem.reason.startswith(f"{kept.file} is the copy of an earlier configuration: cannot keep")

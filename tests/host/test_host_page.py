@@ -7,6 +7,8 @@ import json
 from contextlib import suppress
 from dataclasses import replace
 
+from kit.http import get
+
 from devhost.backend import unhealthy
 from devhost.host.shown.status import captured
 from devhost.runtime.http import HttpServer, Listen
@@ -32,9 +34,7 @@ async def test_an_open_page_receives_changes_of_health_and_the_end(rig, kubelet)
         ):
             pass
         assert "example.com/toy: registered, 1 of 2 healthy" in text
-        reading, asking = await asyncio.open_connection(address.host, address.port)
-        asking.write(b"GET /status.json HTTP/1.0\r\n\r\n")
-        body = (await reading.read()).partition(b"\r\n\r\n")[2]
+        _, body = await asyncio.to_thread(get, address, "/status.json")
         problems = [problem for problem in json.loads(body)["problems"] if problem["kind"] == "device"]
         assert [(one["subject"], one["reason"]) for one in problems] == [
             ("example.com/toy d0", "it <b>smokes</b>")
@@ -42,8 +42,7 @@ async def test_an_open_page_receives_changes_of_health_and_the_end(rig, kubelet)
         await server.stop()
         with suppress(ConnectionResetError):
             assert not await reader.read()
-        for one in (writer, asking):
-            one.close()
+        writer.close()
 
 
 async def _event(reader: asyncio.StreamReader) -> str:

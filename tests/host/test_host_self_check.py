@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from kit.clock import FakeClock
-from kit.waiting import until
+from kit.waiting import background, until
 
 from devhost.kubelet.self_check import MOST, SelfCheck
 from devhost.kubelet.server import CONNECTIONS
@@ -39,12 +39,8 @@ def put_in_place(path: Path, *, listening: bool):
 async def checking(*args, **options):
     """A running self-check; its clock does not move unless another one is given."""
     check = SelfCheck(*args, **{"clock": FakeClock(), **options})
-    running = asyncio.create_task(check.run())
-    try:
+    async with background(check.run()):
         yield check
-    finally:
-        running.cancel()
-        await asyncio.wait([running])
 
 
 class Sockets:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from devhost_testing.kubelet import UnexpectedAdmissionError
-from status_values import status
+from status_values import rows, status
 
 from devhost.backend.model import unhealthy
 from devhost.discovery.verdicts import OLD
@@ -40,8 +40,7 @@ def verdicts(tmp_path: Path) -> Verdicts:
 
 
 def reasons(host: Any) -> dict[str, str]:
-    (resource,) = [one for one in status(host)["resources"] if one["name"] == TOY]
-    return {one["id"]: one["reason"] for one in resource["devices"]}
+    return {token: row["reason"] for token, row in rows(host).items()}
 
 
 async def test_a_cordoned_device_is_unhealthy_until_its_file_is_gone(rig, kubelet, verdicts, tmp_path):
@@ -63,7 +62,7 @@ async def test_no_container_gets_a_cordoned_device_and_a_holder_keeps_it(rig, ku
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 0})
         with pytest.raises(UnexpectedAdmissionError):
             await kubelet.admit("other", "main", TOY, 1)
-        await rig.until(lambda: any(one["holder"] for one in status(host)["resources"][0]["devices"]))
+        await rig.until(lambda: any(row["holder"] for row in rows(host).values()))
         assert set(reasons(host).values()) == {FAN}
         assert not any("toy" in one.subject for one in problems(host.now()).shown if one.kind == "device")
 

@@ -9,6 +9,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from kit.command import completed
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,14 +26,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def devhost(installed: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-S", *arguments],
-        env={"PYTHONPATH": str(installed)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    return completed(sys.executable, "-S", *arguments, env={"PYTHONPATH": str(installed)})
 
 
 def test_every_module_of_the_host_can_be_imported(installed: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import subprocess
 import sys
 import tarfile
 from collections.abc import Iterable
@@ -16,6 +15,7 @@ import pytest
 from image import access, machine
 from image.archive import Archive
 from image.contents import table
+from kit.command import completed
 from running import Failed, Unavailable, run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -144,14 +144,7 @@ def test_a_network_that_does_not_answer_is_no_failure() -> None:
 
 def test_the_missing_packages_are_named_in_one_line(tmp_path: Path) -> None:
     environment = {"PATH": str(tmp_path), "HOME": str(tmp_path), "PYTHONPATH": str(ROOT / "tools")}
-    done = subprocess.run(
-        [sys.executable, "-m", "image"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = completed(sys.executable, "-m", "image", env=environment)
     assert done.returncode == 77
     (line,) = done.stdout.splitlines()
     assert "apt-get install buildah util-linux mount mmdebstrap" in line
@@ -186,11 +179,6 @@ finally:
 
 
 def test_a_second_sigterm_does_not_interrupt_what_the_first_one_started() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", TERMINATED],
-        env=os.environ | {"PYTHONPATH": str(ROOT / "tools")},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+    tools = {"PYTHONPATH": str(ROOT / "tools")}
+    done = completed(sys.executable, "-c", TERMINATED, env=os.environ | tools)
     assert (done.returncode, done.stdout) == (143, "cleaned\n")

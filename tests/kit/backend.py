@@ -1,10 +1,16 @@
-"""A backend to derive from, for tests that need no device or no answer."""
+"""A backend to derive from, for tests that need no device or no answer, and what a backend lacks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from devhost.backend import AllocateRequest, Backend, Device, Edits
+from devhost.backend import AllocateRequest, Backend, Device, Edits, MissingDriver
+
+
+def missing_drivers(backend: Backend) -> list[MissingDriver]:
+    """The hardware that lacks a driver, after a scan."""
+    backend.discover()
+    return list(backend.missing_drivers())
 
 
 class Plain(Backend):

@@ -17,6 +17,7 @@ import grpc.aio
 from devhost_testing.api import dra_v1_pb2_grpc as v1_grpc
 from devhost_testing.api import registration_pb2_grpc
 from devhost_testing.dra import ApiServer
+from devhost_testing.dra.access import kubeconfig_text
 from devhost_testing.dra.api_objects import claims as claims_of
 from devhost_testing.node import QUICK as NODE_QUICK
 from devhost_testing.node import Node
@@ -35,6 +36,7 @@ DRIVER = "devhost.example.com"
 NODE = "node-1"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 TLS = Path(__file__).parents[1] / "dra" / "tls"
+"""Certificates for localhost, made for tests and valid for a hundred years."""
 QUICK = replace(
     NODE_QUICK,
     allocation=replace(NODE_QUICK.allocation, list_held=0.1, no_pods=0.1),
@@ -108,13 +110,15 @@ class Cluster:
     """
 
     def __init__(self, place: Path) -> None:
-        self.server = ApiServer(tls=_certificate())
+        self.server = ApiServer(tls=certificate())
         self._kubeconfig = place / "kubeconfig"
         self.options = DraOptions(place / "registry", place / "plugins", NODE, self._kubeconfig)
 
     async def __aenter__(self) -> Self:
         await self.server.__aenter__()
-        self._kubeconfig.write_text(json.dumps(_kubeconfig(self.server.port)))
+        at = f"https://localhost:{self.server.port}"
+        cluster = {"server": at, "certificate-authority": str(TLS / "authority.pem")}
+        self._kubeconfig.write_text(kubeconfig_text(cluster, {"token": "secret"}))
         self.server.node(NODE, allocatable={})
         return self
 
@@ -218,15 +222,13 @@ class Cluster:
     @asynccontextmanager
     async def channel(self, driver: str = DRIVER) -> AsyncIterator[Calls]:
         """A connection to the driver."""
-        address = f"unix:{self.options.service_socket(driver)}"
-        async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
-            yield Calls(v1_grpc.DRAPluginStub(channel))
+        async with channel(self.options.service_socket(driver)) as calls:
+            yield Calls(v1_grpc.DRAPluginStub(calls))
 
     async def register(self, driver: str = DRIVER) -> None:
         """Asks the driver what it serves, and reports that the kubelet uses it."""
-        address = f"unix:{self.options.registration_socket(driver)}"
-        async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
-            stub = registration_pb2_grpc.RegistrationStub(channel)
+        async with channel(self.options.registration_socket(driver)) as calls:
+            stub = registration_pb2_grpc.RegistrationStub(calls)
             assert (await stub.GetInfo(registration_pb2.InfoRequest())).name == driver
             await stub.NotifyRegistrationStatus(registration_pb2.RegistrationStatus(plugin_registered=True))
 
@@ -236,7 +238,10 @@ class Cluster:
         self.server.node(NODE, allocatable=amounts)
 
 
-_OPTIONS = (("grpc.default_authority", "localhost"), ("grpc.initial_reconnect_backoff_ms", 50))
+def channel(path: Path) -> grpc.aio.Channel:
+    """A connection of a kubelet to a socket."""
+    options = (("grpc.default_authority", "localhost"), ("grpc.initial_reconnect_backoff_ms", 50))
+    return grpc.aio.insecure_channel(f"unix:{path}", options=options)
 
 
 class DraNode(Cluster):
@@ -358,19 +363,11 @@ class DraNode(Cluster):
         return self.node.specified([name for device in answer.devices for name in device.cdi_device_ids])
 
 
-def _certificate() -> ssl.SSLContext:
+def certificate(name: str = "server", *, clients: str = "") -> ssl.SSLContext:
+    """What the server shows; with ``clients``, whom it accepts."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(TLS / "server.pem", TLS / "server.key")
+    context.load_cert_chain(TLS / f"{name}.pem", TLS / f"{name}.key")
+    if clients:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(TLS / clients)
     return context
-
-
-def _kubeconfig(port: int) -> dict[str, Any]:
-    cluster = {"server": f"https://localhost:{port}", "certificate-authority": str(TLS / "authority.pem")}
-    return {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "it",
-        "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
-        "clusters": [{"name": "it", "cluster": cluster}],
-        "users": [{"name": "it", "user": {"token": "secret"}}],
-    }

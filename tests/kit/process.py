@@ -11,6 +11,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import IO
 
+from kit.command import DEVHOST
+
 _FORKSERVER = get_context("forkserver")
 _FORKSERVER.set_forkserver_preload(["devhost.cli.serve", "devhost.host.daemon"])
 
@@ -33,7 +35,7 @@ def running(
         log: where standard error goes.
         runtime: the directory of sockets; that of the tests by default.
     """
-    command = [sys.executable, "-m", "devhost", "run", "--config", config, "--root", root]
+    command = [*DEVHOST, "run", "--config", config, "--root", root]
     command += ["--kubelet-dir", kubelet, *options]
     more = {} if runtime is None else {"DEVHOST_RUNTIME_DIR": str(runtime)}
     process = subprocess.Popen([*map(str, command)], stderr=log, text=True, env={**os.environ, **more})

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
-async def until(condition: Callable[[], object]) -> None:
-    """Waits for a condition, at most a minute."""
-    async with asyncio.timeout(60):
-        while not condition():
+async def until(condition: Callable[[], T | Awaitable[T]], seconds: float = 60.0) -> T:
+    """Waits for a condition, which may take time itself; returns what it then is."""
+    async with asyncio.timeout(seconds):
+        while True:
+            found = condition()
+            if isinstance(found, Awaitable):
+                found = await found
+            if found:
+                return found
             await asyncio.sleep(0.005)
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """The same for a test without an event loop."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, "the condition was not met in time"
+        time.sleep(0.005)
 
 
 @asynccontextmanager

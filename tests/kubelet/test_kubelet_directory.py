@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from devhost_testing.kubelet import KubeletSimulator
 from kit.kubelet import ToyResource
-from kit.waiting import background
+from kit.waiting import background, until
 
 from devhost.backend.errors import EnvironmentFailure
 from devhost.kubelet.kubelet_socket import (
@@ -219,14 +219,12 @@ async def test_a_registration_looks_at_nothing_in_a_directory_that_hangs_and_sta
         rivals = Rivals(PodResources(directory / "absent.sock"), directory)
         timing = KubeletTiming(poll=0.01, kubelet_start=0.0)
         registration = Registration(ToyResource(), kubelet, rivals, Metrics(), lambda: None, timing=timing)
-        tasks = [asyncio.create_task(part.run()) for part in (kubelet, rivals, registration)]
-        await simulator.wait_for(lambda: registration.streams == 1)
-        told: list[str] = []
-        kubelet.subscribe(lambda: told.append(kubelet.unread))
-        slow = hanging()
-        async with asyncio.timeout(60):
-            while "4 earlier calls still hang" not in kubelet.unread:
-                await asyncio.sleep(0.01)
+        async with background(kubelet.run()), background(rivals.run()), background(registration.run()):
+            await simulator.wait_for(lambda: registration.streams == 1)
+            told: list[str] = []
+            kubelet.subscribe(lambda: told.append(kubelet.unread))
+            slow = hanging()
+            await until(lambda: "4 earlier calls still hang" in kubelet.unread)
             assert any("did not answer within 0.05 s" in reason for reason in told)
             slow.looked.clear()  # what was under way when the directory began to hang has ended
             registration.follow(take_over=False)  # its next step begins with a look
@@ -234,13 +232,9 @@ async def test_a_registration_looks_at_nothing_in_a_directory_that_hangs_and_sta
                 await asyncio.sleep(0)
             assert threading.main_thread().ident not in slow.looked
             slow.over.set()
-            while kubelet.unread:
-                await asyncio.sleep(0.01)
-        assert registration.condition.state is RegistrationState.REGISTERED
-        assert registration.condition.registrations == 1
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+            await until(lambda: not kubelet.unread)
+            assert registration.condition.state is RegistrationState.REGISTERED
+            assert registration.condition.registrations == 1
 
 
 async def test_a_look_is_not_older_than_its_caller_and_callers_share_it(

@@ -14,6 +14,7 @@ from types import ModuleType
 
 import pytest
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
+from kit.command import completed
 
 from devhost.kubelet import api
 from devhost.kubelet.api import api_pb2, podresources_pb2
@@ -189,10 +190,7 @@ def _message_facts(name: str, message: DescriptorProto) -> Iterator[tuple[str, s
 
 
 def test_the_protocol_imports_without_a_warning() -> None:
-    code = "import devhost_testing.api.api_pb2_grpc"
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=240
-    )
+    done = completed(sys.executable, "-W", "error", "-c", "import devhost_testing.api.api_pb2_grpc")
     assert (done.returncode, done.stderr) == (0, "")
 
 

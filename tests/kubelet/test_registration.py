@@ -15,6 +15,7 @@ from devhost_testing.kubelet import KubeletSimulator, events
 from kit.clock import FakeClock
 from kit.files import AtOnce
 from kit.kubelet import ToyResource
+from kit.waiting import background, until
 
 from devhost.kubelet.api import KUBELET_SOCKET
 from devhost.kubelet.kubelet_socket import Identity, KubeletSocket, identity
@@ -79,13 +80,8 @@ async def registering(
     registration = Registration(
         ToyResource(), kubelet, rivals, metrics, lambda: None, timing=TIMING, clock=clock
     )
-    tasks = [asyncio.create_task(rivals.run()), asyncio.create_task(registration.run())]
-    try:
+    async with background(rivals.run()), background(registration.run()):
         yield registration
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
 
 
 async def test_a_kubelet_socket_without_a_listener_is_tried_at_growing_intervals_up_to_a_second(
@@ -135,18 +131,13 @@ async def test_a_resource_is_registered_with_the_kubelet_that_is_there_although_
         await kubelet.look()  # and no watch follows
         rivals = Rivals(Answers(FakeClock()), tmp_path)
         registration = Registration(ToyResource(), kubelet, rivals, Metrics(), lambda: None)
-        tasks = [asyncio.create_task(rivals.run()), asyncio.create_task(registration.run())]
-        await simulator.wait_for(lambda: registration.streams == 1)
-        before = kubelet.identity
-        await simulator.restart()
-        registration.follow(take_over=False)  # wakes it, if it has seen that there was no kubelet in between
-        async with asyncio.timeout(60):
-            while registration.condition.registrations < 2:
-                await asyncio.sleep(0.01)
-        assert kubelet.identity == identity(kubelet.path) != before
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+        async with background(rivals.run()), background(registration.run()):
+            await simulator.wait_for(lambda: registration.streams == 1)
+            before = kubelet.identity
+            await simulator.restart()
+            registration.follow(take_over=False)  # wakes it, if it has seen no kubelet in between
+            await until(lambda: registration.condition.registrations >= 2)
+            assert kubelet.identity == identity(kubelet.path) != before
 
 
 async def test_a_kubelet_that_comes_between_the_look_and_register_gets_one_registration(
@@ -160,18 +151,14 @@ async def test_a_kubelet_that_comes_between_the_look_and_register_gets_one_regis
         kubelet = KubeletSocket(tmp_path, identify=late, clock=lambda: 0.0)  # no reading ever gets too old
         rivals = Rivals(Answers(FakeClock()), tmp_path)
         registration = Registration(ToyResource(), kubelet, rivals, Metrics(), lambda: None)
-        tasks = [asyncio.create_task(rivals.run()), asyncio.create_task(registration.run())]
-        async with asyncio.timeout(60):
-            while not (registration.condition.registrations and registration.streams):
-                await asyncio.sleep(0.01)
-        for _ in range(5):
-            registration.follow(take_over=False)  # its next step begins with a look
-            await kubelet.look()
-        assert registration.condition.registrations == len(simulator.events.of(events.Registered, TOY)) == 1
-        assert registration.condition.state is RegistrationState.REGISTERED
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+        async with background(rivals.run()), background(registration.run()):
+            await until(lambda: registration.condition.registrations and registration.streams)
+            for _ in range(5):
+                registration.follow(take_over=False)  # its next step begins with a look
+                await kubelet.look()
+            registered = simulator.events.of(events.Registered, TOY)
+            assert registration.condition.registrations == len(registered) == 1
+            assert registration.condition.state is RegistrationState.REGISTERED
 
 
 @pytest.mark.parametrize("ends", ["stopped", "cancelled"])

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from kit.command import completed
 
 METRICS = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 
@@ -158,9 +159,7 @@ def promtool(tmp_path: Path, rules_file: Path, series: dict[str, str | None], **
     file = tmp_path / "test.yaml"
     file.write_text(yaml.safe_dump(document))
     assert PROMTOOL is not None
-    done = subprocess.run(
-        [PROMTOOL, "test", "rules", str(file)], capture_output=True, text=True, timeout=240, check=False
-    )
+    done = completed(PROMTOOL, "test", "rules", file)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kit.command import DEVHOST
 from kit.drop_in import drop_in
 from scraper import Ask, needs_prometheus, scraping, until
 
@@ -61,7 +61,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     config.write_text(
         "version: 1\nbackendPaths: [backends]\nresources: [{name: example.com/toy, backend: toy}]\n"
     )
-    command = [sys.executable, "-m", "devhost", "run", "--config", str(config), "--root", str(home)]
+    command = [*DEVHOST, "run", "--config", str(config), "--root", str(home)]
     command += ["--kubelet-dir", str(home / "kubelet"), "--listen", "127.0.0.1:0"]
     environment = {**os.environ, "DEVHOST_RUNTIME_DIR": str(home / "run")}
     with (home / "log").open("w") as log, subprocess.Popen(command, stderr=log, env=environment) as process:

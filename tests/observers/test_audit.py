@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from kit.files import files_of_at_most
+from kit.files import limited
 from trail import (
     CLAIM,
     EACH,
@@ -215,7 +216,7 @@ def test_after_a_full_disk_every_line_is_there_and_whole(trail: Trail) -> None:
     observer = trail.load()
     send(observer, held())
     size = trail.file.stat().st_size
-    with files_of_at_most(size + 40):
+    with limited(resource.RLIMIT_FSIZE, size + 40):
         for news in (released(), allocated()):
             with pytest.raises(OSError, match=FULL):
                 send(observer, news)
@@ -252,7 +253,7 @@ def test_a_file_system_without_space_is_an_error_and_its_lines_follow_when_there
 def test_lines_that_wait_are_bounded_and_the_lost_ones_are_counted(trail: Trail) -> None:
     observer = trail.load(bytes=1024 * SMALLEST)
     send(observer, held())
-    with files_of_at_most(trail.file.stat().st_size + 1):
+    with limited(resource.RLIMIT_FSIZE, trail.file.stat().st_size + 1):
         for _ in range(12):
             with pytest.raises(OSError, match=FULL):
                 send(observer, *[held()] * 1000)

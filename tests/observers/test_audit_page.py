@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 
 import pytest
+from kit.command import completed
 from trail import (
     EACH,
     EXAMPLES,
@@ -44,14 +44,7 @@ def ask(trail: Trail, at: str = "2026-11-27T10:00:00Z") -> str:
     if shutil.which("jq") is None:
         pytest.skip("jq is not installed (apt install jq)")
     command = COMMAND.replace("2026-11-27T10:00:00Z", at)
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", command],
-        cwd=trail.file.parent,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=True,
-    )
+    done = completed("bash", "-euo", "pipefail", "-c", command, cwd=trail.file.parent, check=True)
     return done.stdout.strip()
 
 

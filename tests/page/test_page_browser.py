@@ -17,6 +17,7 @@ import page_document as made
 import picture
 import pytest
 import webdriver
+from kit.waiting import until
 from page_eyes import ACCESSIBLE, BROKEN, CONTRAST, NAMELESS, OVERLAP, SPOKEN
 from status_values import Json, document_of
 
@@ -73,10 +74,7 @@ class Open:
         return await asyncio.to_thread(self.browser.run, script, *arguments)
 
     async def until(self, script: str, *arguments: object) -> Any:
-        async with asyncio.timeout(WAIT):
-            while not (found := await self.run(script, *arguments)):
-                await asyncio.sleep(0.05)
-        return found
+        return await until(lambda: self.run(script, *arguments))
 
     async def says(self, text: str) -> None:
         await self.until("return document.getElementById('page').textContent.includes(arguments[0])", text)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import NamedTuple, cast
 
 import page_document as made
 import pytest
+from kit.waiting import until
 from status_values import document_of
 
 from devhost.runtime.http import Answer, HttpServer, Limits, Listen, Route, Stream, probe
@@ -109,10 +110,6 @@ class Scene:
         transport.abort()
         await asyncio.sleep(0)
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        while not condition():
-            await asyncio.sleep(0.001)
-
 
 async def event(reader: asyncio.StreamReader) -> str:
     text = (await reader.readuntil(b"\n\n")).decode()
@@ -174,7 +171,7 @@ async def test_a_change_reaches_every_watcher_and_is_rendered_once(scene: Scene)
 async def test_nothing_is_rendered_without_watchers(scene: Scene) -> None:
     async with scene.watching():
         pass
-    await scene.until(lambda: scene.streams == 0)
+    await until(lambda: scene.streams == 0)
     before = scene.asked
     for n in range(5):
         scene.change(f"reason {n}")
@@ -217,9 +214,7 @@ async def test_streams_never_use_up_the_connections_for_probes(scene: Scene) -> 
     async def seen() -> bool:
         return b"what the ninth sees" in (await scene.get("/events"))[2]
 
-    async with asyncio.timeout(60):
-        while not await seen():  # what was made a moment before is given to all who ask again
-            await asyncio.sleep(0.05)
+    await until(seen)  # what was made a moment before is given to all who ask again
     status, headers, body = await scene.get("/events")
     assert (status, headers["content-type"]) == (200, "text/event-stream")
     first, second = body.decode().removesuffix("\n\n").split("\n\n")
@@ -229,7 +224,7 @@ async def test_streams_never_use_up_the_connections_for_probes(scene: Scene) -> 
     assert second.startswith("data: <div ") and "what the ninth sees" in second
     assert (await scene.get("/healthz"))[0] == (await scene.get("/"))[0] == 200
     await watching[0].__aexit__(None, None, None)
-    await scene.until(lambda: scene.streams < LIMITS.streams)
+    await until(lambda: scene.streams < LIMITS.streams)
     async with scene.watching():
         pass
     for one in watching[1:]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from kit.plan import offered
 
 from devhost.backend.model import ClaimHolder, Device
 from devhost.backend.where import Block, Term, Text
@@ -32,29 +33,25 @@ def plan(*entries: ResourceSettings, held: Sequence[Held] = (), backend: str = "
     return make_plan({backend: [PF, VF0, VF1]}, Settings(entries), held)
 
 
-def offered(made: Plan, name: str = NAME) -> list[str]:
-    return [offer.device.id for offer in made.resources[name].offers]
-
-
 def hold(device: Device, name: str = NAME, serve: Serve = Serve.DRA, backend: str = "nic") -> Held:
     return Held(name, ("token",), backend, device, True, CLAIM, (serve, ""))
 
 
 def test_a_device_is_offered_with_its_parts() -> None:
     made = plan(entry())
-    assert offered(made) == ["pf", "vf0", "vf1"] and made.refusals == ()
+    assert offered(made, NAME) == ["pf", "vf0", "vf1"] and made.refusals == ()
 
 
 @pytest.mark.parametrize("one", [entry(serve=Serve.PLUGIN), entry(dra=DraTerms())], ids=["plugin", "off"])
 def test_without_counters_only_the_parts_are_offered(one: ResourceSettings) -> None:
     made = plan(one)
-    assert offered(made) == ["vf0", "vf1"]
+    assert offered(made, NAME) == ["vf0", "vf1"]
     assert [(one.device, one.kind) for one in made.refusals] == [("pf", RefusalKind.WITHHELD)]
 
 
 @pytest.mark.parametrize("device", [PF, VF0])
 def test_what_a_claim_of_the_resource_holds_keeps_no_other_device_from_it(device: Device) -> None:
-    assert offered(plan(entry(), held=[hold(device)])) == ["pf", "vf0", "vf1"]
+    assert offered(plan(entry(), held=[hold(device)]), NAME) == ["pf", "vf0", "vf1"]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +61,7 @@ def test_what_a_claim_of_the_resource_holds_keeps_no_other_device_from_it(device
 )
 def test_what_its_pool_does_not_count_keeps_the_whole_from_it(holding: Held) -> None:
     made = plan(entry(), held=[holding])
-    assert "pf" not in offered(made) and "vf1" in offered(made)
+    assert "pf" not in offered(made, NAME) and "vf1" in offered(made, NAME)
     assert ("pf", RefusalKind.HELD) in [(one.device, one.kind) for one in made.refusals]
 
 
@@ -80,10 +77,10 @@ def test_what_it_has_keeps_entries_below_from_it() -> None:
     rdma = Device("mlx5_0", claims=WHOLE)
     below = ResourceSettings(1, "example.com/rdma", "rdma", serve=Serve.DRA)
     made = make_plan({"nic": [PF, VF0, VF1], "rdma": [rdma]}, Settings((entry(), below)))
-    assert offered(made) == ["pf", "vf0", "vf1"] and "example.com/rdma" not in made.resources
+    assert offered(made, NAME) == ["pf", "vf0", "vf1"] and "example.com/rdma" not in made.resources
 
 
 def test_a_whole_that_its_backend_withholds_for_another_reason_is_not_offered() -> None:
     used = Device("pf", PF.attributes, WHOLE, withheld="it carries the default route")
     made = make_plan({"nic": [used, VF0]}, Settings((entry(),)))
-    assert offered(made) == ["vf0"]
+    assert offered(made, NAME) == ["vf0"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from kit.plan import offered
 
 from devhost.backend.model import Device
 from devhost.backend.where import Block, Covering, Term, Text, Where, names_purpose
@@ -31,11 +32,6 @@ def planned(*entries: Where) -> tuple[Plan, Settings]:
     return make_plan({"gpu": [SCREEN, GPU]}, settings), settings
 
 
-def offered(plan: Plan, number: int = 0) -> list[str]:
-    resource = plan.resources.get(f"a.b/{number}")
-    return [offer.device.id for offer in resource.offers] if resource else []
-
-
 @pytest.mark.parametrize(
     ("where", "expected"),
     [
@@ -52,7 +48,7 @@ def test_only_a_condition_on_its_purpose_offers_a_device_that_has_one(
     where: Where, expected: list[str]
 ) -> None:
     plan, _ = planned(where)
-    assert offered(plan) == expected
+    assert offered(plan, "a.b/0") == expected
 
 
 def test_the_reason_shows_how_to_offer_it() -> None:
@@ -60,7 +56,7 @@ def test_the_reason_shows_how_to_offer_it() -> None:
     assert [(one.device, one.kind, one.reason) for one in plan.refusals] == [
         ("screen", RefusalKind.WITHHELD, WHY)
     ]
-    assert offered(plan, 1) == ["screen"]
+    assert offered(plan, "a.b/1") == ["screen"]
     verdicts = explain(plan, settings, "gpu", SCREEN)
     assert [(one.taken, one.reason) for one in verdicts] == [(False, WHY), (True, "it takes the device")]
 

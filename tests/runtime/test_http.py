@@ -138,7 +138,7 @@ async def test_an_absolute_target_is_accepted(server: Listen, target: str) -> No
     assert (await _get(server, target, "HEAD"))[::2] == (200, b"")
 
 
-async def test_an_absolute_target_without_path_means_the_root(server: Listen) -> None:
+async def test_an_absolute_target_without_path_means_the_root() -> None:
     async def root() -> bytes:
         return b"root\n"
 
@@ -279,7 +279,7 @@ async def test_a_route_that_raises_is_500_and_logged(caplog: pytest.LogCaptureFi
     status, _, body = await _get(address, "/bad")
     await serving.stop()
     assert (status, body) == (500, b"Internal Server Error\n")
-    assert [record.message for record in caplog.records] == ["request failed"]
+    assert caplog.messages == ["request failed"]
 
 
 async def test_a_route_whose_code_cannot_be_imported_answers_what_to_do_and_is_logged_once(
@@ -295,7 +295,7 @@ async def test_a_route_whose_code_cannot_be_imported_answers_what_to_do_and_is_l
     for status, _, body in answers:
         assert status == 500
         assert body.startswith(b"code cannot be imported: No module named 'gone' (restart devhost")
-    assert [record.message for record in caplog.records] == ["requests cannot be answered"]
+    assert caplog.messages == ["requests cannot be answered"]
 
 
 async def test_stop_ends_open_connections_and_frees_the_port() -> None:

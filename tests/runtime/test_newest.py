@@ -5,9 +5,9 @@ import json
 import math
 import threading
 from contextlib import aclosing
-from typing import Any
 
 import pytest
+from kit.waiting import until
 
 from devhost.telemetry.document import json_line
 from devhost.telemetry.status import Newest
@@ -79,7 +79,7 @@ async def test_watchers_get_the_state_regularly_without_a_change(counted: Counte
         assert [await anext(states) for _ in range(3)] == ["1", "2", "3"]
 
 
-async def test_the_event_loop_runs_while_a_form_is_made(counted: Counted, until: Any) -> None:
+async def test_the_event_loop_runs_while_a_form_is_made(counted: Counted) -> None:
     go = threading.Event()
 
     def slow(state: int) -> int:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from kit.waiting import background
+from kit.waiting import background, until
 
 from devhost.runtime.turns import Lock, Turns
-
-Until = Callable[[Callable[[], object]], Awaitable[None]]
 
 
 class Waiting:
@@ -39,7 +36,7 @@ async def ready() -> str:
     return ""
 
 
-async def test_there_is_no_next_one_while_the_one_before_leaves(tmp_path: Path, until: Until) -> None:
+async def test_there_is_no_next_one_while_the_one_before_leaves(tmp_path: Path) -> None:
     """It ends when it finds that no process waits: one that began to wait now would hold it up."""
     acting, leaving = (Lock(tmp_path / f"turn-node.{one}") for one in ("acting", "leaving"))
     assert acting.take()
@@ -54,7 +51,7 @@ async def test_there_is_no_next_one_while_the_one_before_leaves(tmp_path: Path, 
     acting.release()
 
 
-async def test_the_one_that_leaves_is_not_waited_for(tmp_path: Path, until: Until) -> None:
+async def test_the_one_that_leaves_is_not_waited_for(tmp_path: Path) -> None:
     """It serves the kubelet until the next one does."""
     acting, leaving = (Lock(tmp_path / f"turn-node.{one}") for one in ("acting", "leaving"))
     assert acting.take()
@@ -77,9 +74,7 @@ async def test_a_rehearsal_that_fails_unexpectedly_is_a_reason_and_not_the_end(
     assert acting.take()
     turns = Turns(tmp_path, "node", Waiting(), nothing, rehearse)
     async with background(turns.come()) as coming:
-        async with asyncio.timeout(60):
-            while turns.reason == "looking for devices":
-                await asyncio.sleep(0.01)
+        await until(lambda: turns.reason != "looking for devices")
         assert turns.reason == "the look at the devices failed, see the log"
         assert not coming.done()
     acting.release()

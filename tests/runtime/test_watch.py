@@ -8,7 +8,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import pytest
 from descriptors import open_descriptors
 from kit.clock import in_virtual_time
 from kit.files import AtOnce
+from kit.waiting import background, until
 
 from devhost.runtime import watch
 from devhost.runtime.watch import DirectoryWatch
@@ -33,12 +34,11 @@ OFTEN = 0.01
 class Wakes:
     """Counts the wakes of a watch."""
 
-    def __init__(self, watch: DirectoryWatch) -> None:
+    def __init__(self) -> None:
         self.count = 0
         self._news = asyncio.Condition()
-        self.task = asyncio.create_task(self._follow(watch))
 
-    async def _follow(self, watch: DirectoryWatch) -> None:
+    async def follow(self, watch: DirectoryWatch) -> None:
         async for _ in watch.changes():
             async with self._news:
                 self.count += 1
@@ -53,16 +53,18 @@ class Wakes:
 
 
 @asynccontextmanager
-async def watching(*paths: Path, poll: float = NEVER) -> AsyncIterator[Wakes]:
-    worker = FileWorker("watch", "")
-    wakes = Wakes(DirectoryWatch(lambda: list(paths), poll, worker))
-    try:
-        await wakes.after(lambda: None)  # the first comes at once: the state before any change
+async def woken(watch: DirectoryWatch) -> AsyncIterator[Wakes]:
+    wakes = Wakes()
+    async with background(wakes.follow(watch)):
         yield wakes
-    finally:
-        wakes.task.cancel()
-        await asyncio.gather(wakes.task, return_exceptions=True)
-        worker.close()
+
+
+@asynccontextmanager
+async def watching(*paths: Path, poll: float = NEVER) -> AsyncIterator[Wakes]:
+    with closing(FileWorker("watch", "")) as worker:
+        async with woken(DirectoryWatch(lambda: list(paths), poll, worker)) as wakes:
+            await wakes.after(lambda: None)  # the first comes at once: the state before any change
+            yield wakes
 
 
 async def keeps_waking(wakes: Wakes, directory: Path) -> None:
@@ -189,17 +191,10 @@ async def test_a_watch_reports_that_inotify_is_exhausted_and_that_it_works_again
 
     reasons: list[str] = []
     monkeypatch.setattr(asyncinotify, "Inotify", refuse)
-    wakes = Wakes(DirectoryWatch(lambda: [tmp_path], OFTEN, AtOnce("watch", ""), reasons.append))
-    try:
-        async with asyncio.timeout(60):
-            while not reasons:
-                await wakes.after(lambda: None)
-            monkeypatch.undo()
-            while len(reasons) < 2:
-                await wakes.after(lambda: None)
-    finally:
-        wakes.task.cancel()
-        await asyncio.gather(wakes.task, return_exceptions=True)
+    async with woken(DirectoryWatch(lambda: [tmp_path], OFTEN, AtOnce("watch", ""), reasons.append)):
+        await until(lambda: reasons)
+        monkeypatch.undo()
+        await until(lambda: len(reasons) == 2)
     first, last = reasons
     assert "fs.inotify.max_user_instances" in first
     assert last == ""
@@ -217,18 +212,13 @@ async def test_a_directory_that_hangs_as_it_is_watched_stops_nothing_else_and_is
         return add(self, path, mask)
 
     monkeypatch.setattr(asyncinotify.Inotify, "add_watch", add_watch)
-    worker = FileWorker("watch", "", 0.05)
-    wakes = Wakes(DirectoryWatch(lambda: [tmp_path], OFTEN, worker))
-    try:
-        await wakes.after(lambda: None)
-        assert hung.is_set() and not hang.is_set()
-        await keeps_waking(wakes, tmp_path)
-        hang.set()
-        await keeps_waking(wakes, tmp_path)
-    finally:
-        wakes.task.cancel()
-        await asyncio.gather(wakes.task, return_exceptions=True)
-        worker.close()
+    with closing(FileWorker("watch", "", 0.05)) as worker:
+        async with woken(DirectoryWatch(lambda: [tmp_path], OFTEN, worker)) as wakes:
+            await wakes.after(lambda: None)
+            assert hung.is_set() and not hang.is_set()
+            await keeps_waking(wakes, tmp_path)
+            hang.set()
+            await keeps_waking(wakes, tmp_path)
 
 
 async def test_a_directory_without_changes_wakes_at_intervals(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from kit.waiting import until
 
 from devhost.backend import threads
 from devhost.backend.errors import MORE_OPEN_FILES, BackendTimeout, EnvironmentFailure
@@ -103,7 +104,7 @@ async def test_exceptions_with_a_meaning_for_asyncio_are_ordinary_failures(
 
 
 async def test_a_hanging_call_ends_with_a_timeout_and_its_thread_is_counted(
-    worker: WorkerThread, hang: threading.Event, until: Any
+    worker: WorkerThread, hang: threading.Event
 ) -> None:
     while not worker.abandoned:  # a call may not have begun at its deadline
         with pytest.raises(
@@ -161,7 +162,7 @@ async def test_a_queue_of_hanging_calls_uses_at_most_the_allowed_threads(
 
 
 async def test_a_worker_with_too_many_hanging_threads_works_again_when_one_returns(
-    worker: WorkerThread, hang: threading.Event, until: Any
+    worker: WorkerThread, hang: threading.Event
 ) -> None:
     first = threading.Event()
     for event in (first, *[hang] * (MAX_ABANDONED - 1)):
@@ -188,7 +189,7 @@ async def test_a_call_queued_while_the_last_thread_hung_is_served_by_one_that_co
 
 
 async def test_a_caller_that_is_cancelled_leaves_the_worker_usable(
-    worker: WorkerThread, hang: threading.Event, until: Any
+    worker: WorkerThread, hang: threading.Event
 ) -> None:
     began = threading.Event()
 
@@ -208,7 +209,7 @@ async def test_a_caller_that_is_cancelled_leaves_the_worker_usable(
 
 
 async def test_an_exception_of_a_call_without_a_waiting_caller_is_dropped(
-    worker: WorkerThread, hang: threading.Event, until: Any
+    worker: WorkerThread, hang: threading.Event
 ) -> None:
     def fail() -> None:
         hang.wait()
@@ -240,9 +241,7 @@ async def test_an_answer_that_arrives_with_the_deadline_is_an_answer(
     assert worker.abandoned == 0
 
 
-async def test_a_closed_worker_finishes_what_runs_and_refuses_the_rest(
-    hang: threading.Event, until: Any
-) -> None:
+async def test_a_closed_worker_finishes_what_runs_and_refuses_the_rest(hang: threading.Event) -> None:
     worker, threads = WorkerThread("closing"), set[threading.Thread]()
 
     def call() -> str:
@@ -314,14 +313,14 @@ async def test_the_last_call_is_skipped_on_a_worker_without_calls(worker: Worker
 
 
 async def test_a_worker_without_calls_keeps_no_thread_and_serves_the_next_call(
-    impatient: WorkerThread, until: Any
+    impatient: WorkerThread,
 ) -> None:
     runner = await impatient.call(LONG, threading.current_thread)
     await until(lambda: not runner.is_alive())
     assert await impatient.call(LONG, lambda: threading.current_thread().name) == "card-discover"
 
 
-async def test_the_last_call_runs_even_if_the_thread_has_ended(impatient: WorkerThread, until: Any) -> None:
+async def test_the_last_call_runs_even_if_the_thread_has_ended(impatient: WorkerThread) -> None:
     runner = await impatient.call(LONG, threading.current_thread)
     await until(lambda: not runner.is_alive())
     done = threading.Event()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 from devhost_testing.kubelet import events as ev
+from kit.waiting import background
 from soak_hurry import ALLOCATION
 from soak_machine import device, every_resource
 from soak_node import Node, Tally
@@ -58,15 +58,12 @@ async def test_kubelet_restarts_in_a_row_during_churn_leave_every_resource_right
         await node.kubelet.start()
         node.start_host()
         assert await quiet(node, all_well=True) == []
-        churning = asyncio.create_task(churn(node, chance))
-        for _ in range(RESTARTS):
-            await asyncio.sleep(chance.choice((0.0, 0.05, 0.2, 0.6)))
-            await node.kubelet.stop(crash=chance.random() < 0.5)
-            await asyncio.sleep(chance.choice((0.0, 0.0, 0.1)))
-            await node.kubelet.start(delay_serving=chance.choice((0.0, 0.0, 0.2)))
-        churning.cancel()
-        with suppress(asyncio.CancelledError):
-            await churning
+        async with background(churn(node, chance)):
+            for _ in range(RESTARTS):
+                await asyncio.sleep(chance.choice((0.0, 0.05, 0.2, 0.6)))
+                await node.kubelet.stop(crash=chance.random() < 0.5)
+                await asyncio.sleep(chance.choice((0.0, 0.0, 0.1)))
+                await node.kubelet.start(delay_serving=chance.choice((0.0, 0.0, 0.2)))
         assert await quiet(node, all_well=True) == []
         (last,) = (
             p for p, e in enumerate(node.kubelet.events) if e is node.kubelet.events.of(ev.Started)[-1]

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from kit.waiting import background
+from kit.waiting import background, until
 from servicemanager import Listener
 
 from devhost.runtime.systemd import SystemdNotifier, line
@@ -156,8 +156,7 @@ async def test_a_dead_socket_is_logged_once(tmp_path, logged):
     notifier = SystemdNotifier({"NOTIFY_SOCKET": str(tmp_path / "gone"), "WATCHDOG_USEC": "20000"})
     async with notifying(notifier, Service()) as service:
         service.planned = True
-        while not logged("cannot notify systemd"):
-            await asyncio.sleep(0.01)
+        await until(lambda: logged("cannot notify systemd"))
         back = Listener(str(tmp_path / "gone"))
         try:
             await back.until(READY="1")  # and it goes on trying
@@ -171,8 +170,7 @@ async def test_a_socket_that_dies_again_is_logged_again(tmp_path, logged):
     async with notifying(notifier, Service()) as service, asyncio.timeout(60):
         service.planned = True
         for times in (1, 2):
-            while len(logged("cannot notify systemd")) < times:
-                await asyncio.sleep(0.01)
+            await until(lambda times=times: len(logged("cannot notify systemd")) >= times)
             back = Listener(str(tmp_path / "gone"))
             try:
                 await back.until(READY="1")

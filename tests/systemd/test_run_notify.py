@@ -6,12 +6,13 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from kit.command import DEVHOST
 from kit.drop_in import drop_in
+from kit.files import replace
 from servicemanager import Listener
 
 # A backend that writes down whether a program it starts could speak to the service manager.
@@ -46,7 +47,7 @@ class Running:
 
     def start(self) -> None:
         directory, listener = self.directory, self.listener
-        command = [sys.executable, "-m", "devhost", "run", "--config", str(self.config)]
+        command = [*DEVHOST, "run", "--config", str(self.config)]
         command += ["--root", str(directory), "--kubelet-dir", str(directory / "no kubelet")]
         environment = {
             **os.environ,
@@ -58,9 +59,7 @@ class Running:
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
 
     def write(self, resources: str) -> None:
-        new = self.config.with_suffix(".new")
-        new.write_text(f"version: 1\nbackendPaths: [backends]\nresources:\n{resources}")
-        new.replace(self.config)
+        replace(self.config, f"version: 1\nbackendPaths: [backends]\nresources:\n{resources}")
 
 
 @pytest.fixture

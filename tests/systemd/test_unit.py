@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 from booted import UNIT
+from kit.command import completed
 
 ANALYZE = shutil.which("systemd-analyze")
 EXAMPLES = sorted((UNIT.parent / "devhost.service.d.examples").glob("*.conf"))
@@ -21,8 +21,7 @@ THRESHOLD = 20
 def _version() -> int:
     if ANALYZE is None:
         return 0
-    told = subprocess.run([ANALYZE, "--version"], capture_output=True, text=True, timeout=240, check=False)
-    found = re.match(r"systemd (\d+)", told.stdout)
+    found = re.match(r"systemd (\d+)", completed(ANALYZE, "--version").stdout)
     return int(found[1]) if found else 0
 
 
@@ -54,13 +53,7 @@ def installed(tmp_path: Path) -> Path:
 
 def verify(root: Path) -> str:
     assert ANALYZE is not None
-    done = subprocess.run(
-        [ANALYZE, "verify", f"--root={root}", "--man=no", "devhost.service"],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = completed(ANALYZE, "verify", f"--root={root}", "--man=no", "devhost.service")
     assert done.returncode == 0, done.stderr
     return done.stderr
 
@@ -89,13 +82,7 @@ def test_systemd_accepts_every_example(installed, example):
 @needs_analyze
 def test_the_exposure_is_at_most_that_of_the_guide():
     assert ANALYZE is not None
-    done = subprocess.run(
-        [ANALYZE, "security", "--offline=true", f"--threshold={THRESHOLD}", str(UNIT)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = completed(ANALYZE, "security", "--offline=true", f"--threshold={THRESHOLD}", UNIT)
     assert done.returncode == 0, done.stdout
     measured = re.search(r"Overall exposure level for devhost.service: ([\d.]+) OK", done.stdout)
     assert measured, done.stdout

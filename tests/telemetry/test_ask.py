@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
+from kit.waiting import until
 
 from devhost.backend.errors import DevhostError, EnvironmentFailure
 from devhost.telemetry import ask
@@ -265,8 +266,7 @@ async def test_a_connection_reset_before_the_request_is_read_is_reported_in_one_
         other.setblocking(False)
         for _ in range(2):
             peer, _ = await asyncio.get_running_loop().sock_accept(other)
-            while not await readable(peer):
-                await asyncio.sleep(0.001)
+            await until(lambda peer=peer: readable(peer))
             peer.close()
         assert "closed without an answer" in (await asking).message
 

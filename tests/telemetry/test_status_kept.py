@@ -6,12 +6,12 @@ import asyncio
 import logging
 import shutil
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from kit.waiting import background
+from kit.waiting import background, until
 from test_status_socket import Source
 
 from devhost.runtime import rundir
@@ -45,11 +45,6 @@ async def running(server: StatusServer) -> AsyncIterator[None]:
         await server.stop()
 
 
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():
-        await asyncio.sleep(0.005)
-
-
 @pytest.mark.parametrize("taken", ["the socket", "its directory"])
 async def test_a_removed_socket_is_recreated_and_logged_once(
     server: StatusServer, path: Path, caplog: pytest.LogCaptureFixture, taken: str
@@ -64,7 +59,7 @@ async def test_a_removed_socket_is_recreated_and_logged_once(
     assert (await ask.fetch(path, deadline=60)).json == Source()()
     await until(lambda: len(caplog.records) == 2)
     await asyncio.sleep(0.1)
-    assert [record.getMessage() for record in caplog.records] == [
+    assert caplog.messages == [
         "status socket is not available",
         "status socket is open",
     ]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kit.waiting import until
 from status_values import document
 
 from devhost.backend.errors import DevhostError
@@ -40,10 +41,6 @@ class Scene:
                 client.connect(str(self.path))
                 client.sendall(f"GET /{want} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             yield clients
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 def got_something(client: socket.socket) -> bool:
@@ -79,22 +76,22 @@ async def nobody_watches(scene: Scene) -> bool:
 @pytest.mark.parametrize("scene", [SHORT], indirect=True)
 async def test_clients_that_read_nothing_do_not_block_others_for_long(scene: Scene) -> None:
     async with scene.silent(SHORT.connections, "status") as clients:
-        await scene.until(lambda: all(map(got_something, clients)))
-        await scene.until(lambda: all(map(dropped, clients)))
+        await until(lambda: all(map(got_something, clients)))
+        await until(lambda: all(map(dropped, clients)))
         assert (await ask.fetch(scene.path, deadline=60)).json == scene.document
 
 
 @pytest.mark.parametrize("scene", [SHORT], indirect=True)
 async def test_watchers_that_read_nothing_are_disconnected(scene: Scene) -> None:
     async with scene.silent(SHORT.streams, "watch") as clients:
-        await scene.until(lambda: all(map(got_something, clients)))
-        await scene.until(lambda: all(map(dropped, clients)))
+        await until(lambda: all(map(got_something, clients)))
+        await until(lambda: all(map(dropped, clients)))
 
 
 async def test_watchers_leave_slots_for_single_requests(scene: Scene) -> None:
     async with scene.silent(LIMITS.connections, "watch") as clients:
-        await scene.until(lambda: sum(map(dropped, clients)) == LIMITS.connections - LIMITS.streams)
-        await scene.until(lambda: all(map(got_something, clients)))
+        await until(lambda: sum(map(dropped, clients)) == LIMITS.connections - LIMITS.streams)
+        await until(lambda: all(map(got_something, clients)))
         assert (await ask.fetch(scene.path, deadline=60)).json == scene.document
         with pytest.raises(DevhostError, match="too many watchers"):
             await anext(ask.watch(scene.path, deadline=60))

@@ -9,17 +9,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import is_dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import h11
 import pytest
 import status_values
+from kit.waiting import until
 from status_values import Json
 
 from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError
 from devhost.runtime import rundir
-from devhost.runtime.http import Limits
 from devhost.telemetry import ask, document
-from devhost.telemetry.status import LIMITS, AlreadyServed, Command, StatusServer
+from devhost.telemetry.status import LIMITS, AlreadyServed, StatusServer
 
 DOC = Path(__file__).parents[2] / "docs" / "status.md"
 
@@ -56,22 +57,8 @@ async def serve(runtime: Path, tmp_path: Path) -> AsyncIterator[Serve]:
     """Starts status servers that are stopped at the end of the test."""
     started: list[StatusServer] = []
 
-    async def start(
-        source: Callable[[], Json],
-        kubelet_dir: Path | None = None,
-        socket: Path | None = None,
-        interval: float = 0.0,
-        limits: Limits = LIMITS,
-        commands: Mapping[str, Command] | None = None,
-    ) -> tuple[StatusServer, Path]:
-        server = StatusServer(
-            source,
-            kubelet_dir=kubelet_dir or tmp_path / "kubelet",
-            socket=socket,
-            interval=interval,
-            limits=limits,
-            commands=commands,
-        )
+    async def start(source: Callable[[], Json], **options: Any) -> tuple[StatusServer, Path]:
+        server = StatusServer(source, **{"kubelet_dir": tmp_path / "kubelet", "interval": 0.0, **options})
         path = await server.start()
         started.append(server)
         return server, path
@@ -95,12 +82,6 @@ async def _asked(
     path: Path, method: str, target: str, more: str = "", body: bytes = b""
 ) -> tuple[int, bytes]:
     return await _raw(path, f"{method} {target} HTTP/1.1\r\nHost: x\r\n{more}\r\n".encode() + body)
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    """Waits at most for the deadline of the fixture ``serve``."""
-    while not condition():
-        await asyncio.sleep(0.001)
 
 
 async def test_the_document_arrives_unchanged(serve: Serve) -> None:
@@ -368,7 +349,7 @@ async def test_a_source_that_raises_ends_only_that_connection(
     with pytest.raises(DevhostError, match="answered with status 500: Internal Server Error"):
         await ask.fetch(path, deadline=60)
     broken.clear()
-    assert [record.message for record in caplog.records] == ["request failed"]
+    assert caplog.messages == ["request failed"]
     assert (await ask.fetch(path, deadline=60)).json == source()
 
 
@@ -420,7 +401,7 @@ async def test_a_slow_reader_gets_only_the_newest_document(serve: Serve) -> None
     client = h11.Connection(h11.CLIENT)
     head = h11.Request(method="GET", target="/watch", headers=[("Host", "x")])
     writer.write((client.send(head) or b"") + (client.send(h11.EndOfMessage()) or b""))
-    await _until(lambda: source.asked == 1)
+    await until(lambda: source.asked == 1)
     for source.generation in range(1, 201):
         server.changed()
         await asyncio.sleep(0)

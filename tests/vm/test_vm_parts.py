@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from kit.command import completed
 from lab.burst import Sample, falls_late, length, longest_pause
 from lab.kernel import serious
 from lab.lists import check
@@ -64,7 +64,7 @@ def test_a_recipe_is_identified_by_its_content(store, tmp_path):
     assert store.part("part", fill, recipe).fingerprint != before
 
 
-def test_an_interrupted_part_is_made_again_and_the_old_one_not_used(store, tmp_path):
+def test_an_interrupted_part_is_made_again_and_the_old_one_not_used(store):
     def interrupted(directory, log):
         (directory / "half").touch()
         raise CannotMake("no network")
@@ -283,9 +283,7 @@ def test_what_has_ended_does_not_run_again_and_a_failure_is_printed_before_the_n
     environment = {**os.environ, "PYTHONPATH": str(PROJECT / "tests/vm")}
 
     def run():
-        return subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
-        )
+        return completed(*command, cwd=tmp_path, env=environment)
 
     first = run()
     ending = first.stdout.partition("= FAILURES =")[0]

@@ -81,3 +81,12 @@ def offered(text: str, root: Path) -> dict[str, dict[str, int]]:
         for name, resource in plan.resources.items()
     }
     return {name: devices for name, devices in every.items() if devices}
+
+
+def akri(*rules: str, details: str = "", more: str = "", handler: str = "udev") -> str:
+    """A configuration of Akri with these udev rules."""
+    lines = "".join(f"        - '{rule}'\n" for rule in rules)
+    return (
+        "apiVersion: akri.sh/v0\nkind: Configuration\nmetadata: {name: found}\nspec:\n  discoveryHandler:\n"
+        f"    name: {handler}\n    discoveryDetails: |\n      udevRules:\n{lines}{details}{more}"
+    )

@@ -7,19 +7,12 @@ from pathlib import Path
 import peer_machines as machines
 import pytest
 from devhost_testing.node import Node
+from importing import akri as configuration
 from importing import converted, offered, refusal, run, said
 
 PEER = "akri"
 
 pytest.importorskip("devhost_udev", reason="the result is for the udev backend")
-
-
-def configuration(*rules: str, details: str = "", more: str = "", handler: str = "udev") -> str:
-    lines = "".join(f"        - '{rule}'\n" for rule in rules)
-    return (
-        "apiVersion: akri.sh/v0\nkind: Configuration\nmetadata: {name: found}\nspec:\n  discoveryHandler:\n"
-        f"    name: {handler}\n    discoveryDetails: |\n      udevRules:\n{lines}{details}{more}"
-    )
 
 
 CAMERAS = ["/dev/video0", "/dev/video1"]

@@ -390,7 +390,7 @@ def test_a_config_map_with_one_configuration_needs_no_key(read) -> None:
     assert [entry.name for entry in read(config_map(any=README))[0].resources] == ["nvidia.com/gpu"]
 
 
-def test_of_several_configurations_the_requested_one_or_the_default_is_read(tmp_path: Path) -> None:
+def test_of_several_configurations_the_requested_one_or_the_default_is_read() -> None:
     both = config_map(default=README, sliced=SLICED % "renameByDefault: true")
     assert "nvidia.com/gpu.shared" not in command_line("-", text=both).stdout
     assert "nvidia.com/gpu.shared" in command_line("--key", "sliced", "-", text=both).stdout
@@ -634,7 +634,7 @@ def test_a_requested_configuration_that_does_not_exist_is_refused() -> None:
         "null",
     ],
 )
-def test_a_document_without_keys_of_the_plugin_is_refused_in_one_line(tmp_path: Path, source: str) -> None:
+def test_a_document_without_keys_of_the_plugin_is_refused_in_one_line(source: str) -> None:
     """It would be an exclusive nvidia.com/gpu, whatever the file was about."""
     done = command_line("-", text=source)
     assert getattr(done.exception, "exit_code", None) == 2

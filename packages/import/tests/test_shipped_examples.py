@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 from devhost_import.command import command
 from devhost_testing.trees import Tree
-from importing import installed, offered, said
+from importing import akri, installed, offered, said
 
 HERE = Path(__file__).parent
 DATA = HERE / "data"
@@ -568,14 +568,6 @@ def test_every_example_is_in_the_table_with_its_source() -> None:
     for file in kept:
         peer, name = file.split("/")
         assert f"`{file}`" in sources or f"`{peer}/*.yaml`" in sources or f"`{name}`" in sources
-
-
-def akri(*rules: str) -> str:
-    lines = "".join(f"        - '{rule}'\n" for rule in rules)
-    return (
-        "apiVersion: akri.sh/v0\nkind: Configuration\nmetadata: {name: found}\nspec:\n  discoveryHandler:\n"
-        f"    name: udev\n    discoveryDetails: |\n      udevRules:\n{lines}"
-    )
 
 
 VIDEO = ["/dev/video0", "/dev/video1"]

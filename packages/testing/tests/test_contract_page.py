@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 from devhost_testing.contract import BackendContract
+from kit.command import completed
 
 PAGE = Path(__file__).parents[3] / "docs/backends/testing.md"
 PROMISES = [name for name in vars(BackendContract) if name.startswith("test_")]
@@ -36,14 +36,9 @@ def run(place: Path, ini: str, *arguments: str, path: str = "") -> str:
     (place / "pytest.ini").write_text(f"[pytest]\nfilterwarnings = error\n{ini}")
     alone = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     with tempfile.TemporaryDirectory() as own:  # not the directory that all runs of pytest share and clean up
-        ran = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", f"--basetemp={own}/run", *arguments, "."],
-            cwd=place,
-            env=alone | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PATH": f"{path}:{os.environ['PATH']}"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        env = alone | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PATH": f"{path}:{os.environ['PATH']}"}
+        words = ("pytest", "-q", f"--basetemp={own}/run", *arguments, ".")
+        ran = completed(sys.executable, "-m", *words, cwd=place, env=env)
     return ran.stdout + ran.stderr
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from kit.command import completed
+
 
 def run(code: str, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *options, "-c", code], capture_output=True, text=True, timeout=240, check=False
-    )
+    return completed(sys.executable, *options, "-c", code)
 
 
 def test_the_former_name_leads_to_the_same_modules_with_a_warning() -> None:

@@ -225,26 +225,27 @@ async def test_the_end_of_input_does_not_stop_it_but_a_signal_does(plugin_dir):
         assert not (plugin_dir / "kubelet.sock").exists()
 
 
+async def hanging(kubelet, tiny):
+    """A plugin that hangs in Allocate."""
+    await kubelet.until(started)
+    plugin = await tiny()
+    plugin.silent.add("allocate")
+    await plugin.register()
+    kubelet.tell(f"wait for {RESOURCE}", f"allocate 1 of {RESOURCE}")
+    await kubelet.until(lambda line: "allocate-sent" in line)
+    return plugin
+
+
 async def test_a_signal_stops_it_even_if_a_plugin_hangs(plugin_dir, tiny):
     async with running("--dir", plugin_dir) as kubelet:
-        await kubelet.until(started)
-        plugin = await tiny()
-        plugin.silent.add("allocate")
-        await plugin.register()
-        kubelet.tell(f"wait for {RESOURCE}", f"allocate 1 of {RESOURCE}")
-        await kubelet.until(lambda line: "allocate-sent" in line)
+        await hanging(kubelet, tiny)
         kubelet.process.send_signal(signal.SIGTERM)
         assert await kubelet.end() == (0, "")
 
 
 async def test_a_plugin_that_dies_in_a_call_is_reported_only_as_an_event(plugin_dir, tiny):
     async with running("--dir", plugin_dir) as kubelet:
-        await kubelet.until(started)
-        plugin = await tiny()
-        plugin.silent.add("allocate")
-        await plugin.register()
-        kubelet.tell(f"wait for {RESOURCE}", f"allocate 1 of {RESOURCE}")
-        await kubelet.until(lambda line: "allocate-sent" in line)
+        plugin = await hanging(kubelet, tiny)
         await plugin.stop()
         await kubelet.until(lambda line: "admission-failed" in line)
         kubelet.tell("quit")

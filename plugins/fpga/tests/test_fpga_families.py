@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ import fpga_kernel
 import fpga_xrt
 import pytest
 from devhost_testing.trees import Tree
+from kit.command import completed
 
 SCRIPT = """
 import sys
@@ -40,7 +40,5 @@ def test_only_what_may_be_there_is_imported(
     tmp_path: Path, machine: Callable[[Path], object], expected: str
 ) -> None:
     machine(tmp_path)
-    ran = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True, check=True
-    )
+    ran = completed(sys.executable, "-c", SCRIPT, tmp_path, check=True)
     assert ran.stdout.strip() == expected

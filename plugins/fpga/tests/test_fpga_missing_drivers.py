@@ -8,16 +8,16 @@ import pytest
 from devhost_fpga.backend import Fpga
 from devhost_testing.fixtures import BackendFixture
 from devhost_testing.trees import Tree
+from kit.backend import missing_drivers
 
 AT = "0000:d8:00.0"
 
 
 def lacks(tree: Tree) -> list[tuple[str, str]]:
     with BackendFixture(Fpga) as looking:
-        backend = looking(tree)
-        backend.discover()
-        assert all("driver" not in one.attributes for one in backend.missing_drivers())
-        return [(one.subject, one.reason) for one in backend.missing_drivers()]
+        found = missing_drivers(looking(tree))
+        assert all("driver" not in one.attributes for one in found)
+        return [(one.subject, one.reason) for one in found]
 
 
 @pytest.mark.parametrize(

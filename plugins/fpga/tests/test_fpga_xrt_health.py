@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from devhost_fpga.xrt import Xrt
 from devhost_testing.fixtures import BackendFixture, by_id, request
 from fpga_backend import reading
 from fpga_xrt import XrtTree
+from kit.machine import Recording
 
 USER = "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.1"
 MANAGER = "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0"
@@ -166,16 +166,8 @@ def test_a_card_with_a_dead_link_does_not_affect_others(tmp_path: Path, looking:
     assert devices["0000:af:00.1"] == other
 
 
-class Recording(FpgaSysfs):
-    """Records the path of every text file that is read."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self.paths: list[str] = []
-
-    def text(self, path: str) -> str:
-        self.paths.append(path)
-        return super().text(path)
+class Recorded(Recording, FpgaSysfs):
+    """The backend's reader, recorded."""
 
 
 def test_firewall_and_sensors_are_never_read_on_the_user_function(tmp_path: Path) -> None:
@@ -184,7 +176,7 @@ def test_firewall_and_sensors_are_never_read_on_the_user_function(tmp_path: Path
     tree.part(USER, "firewall.u", status="1")
     tree.part(USER, "mig.u", ecc_status="1")
     tree.file(f"{MANAGER}/error", "something")
-    sysfs = Recording(tmp_path)
+    sysfs = Recorded(tmp_path)
     (unit,) = Xrt(sysfs).scan()
     assert unit.device.health.healthy
     assert not [path for path in sysfs.paths if ".u." in path and not path.endswith(("/VBNV", "/timestamp"))]
@@ -196,7 +188,7 @@ def test_firewall_and_sensors_are_never_read_on_the_user_function(tmp_path: Path
 def test_the_serial_number_is_read_once_per_card(tmp_path: Path, number: str) -> None:
     tree = XrtTree(tmp_path)
     tree.user(tree.function("0000:3b:00.1", fpga_xrt.U250, "xocl"), serial=number)
-    sysfs = Recording(tmp_path)
+    sysfs = Recorded(tmp_path)
     family = Xrt(sysfs)
     for _ in range(3):
         (unit,) = family.scan()
@@ -283,20 +275,10 @@ def test_another_card_in_the_same_slot_does_not_inherit_its_identity(tmp_path: P
 def test_a_card_whose_render_node_goes_during_a_scan_stays_as_it_was_and_is_unhealthy(
     tmp_path: Path, looking: BackendFixture
 ) -> None:
-    gone = list[Path]()
-
-    class Vanishing(FpgaSysfs):
-        def names(self, path: str) -> list[str]:
-            found = super().names(path)
-            for one in gone:
-                if path == f"{USER}/drm":
-                    shutil.rmtree(one, ignore_errors=True)
-            return found
-
-    tree = fpga_xrt.alveo_u250(tmp_path)
-    backend = looking(tree, kind=reading(Vanishing))
+    sysfs = Recorded(tmp_path)
+    backend = looking(fpga_xrt.alveo_u250(tmp_path), kind=reading(lambda root: sysfs))
     before = by_id(backend)["0000:3b:00.1"]
-    gone.append(tmp_path / f"{USER.lstrip('/')}/drm")
+    sysfs.vanishing = f"{USER}/drm", f"{USER}/drm"
     during = by_id(backend)["0000:3b:00.1"]
     assert before.health.healthy and not during.health.healthy
     assert during.attributes == before.attributes
@@ -304,15 +286,9 @@ def test_a_card_whose_render_node_goes_during_a_scan_stays_as_it_was_and_is_unhe
 
 
 def test_a_card_that_vanishes_during_a_scan_does_no_harm(tmp_path: Path, looking: BackendFixture) -> None:
-    class Vanishing(FpgaSysfs):
-        def names(self, path: str) -> list[str]:
-            found = super().names(path)
-            if path.endswith("0000:af:00.1"):
-                shutil.rmtree(tmp_path / "sys/devices/pci0000:af/0000:af:00.1", ignore_errors=True)
-            return found
-
-    tree = fpga_xrt.alveo_u280(tmp_path)
-    devices = by_id(looking(tree, kind=reading(Vanishing)))
+    sysfs = Recorded(tmp_path)
+    sysfs.vanishing = "0000:af:00.1", "/sys/devices/pci0000:af/0000:af:00.1"
+    devices = by_id(looking(fpga_xrt.alveo_u280(tmp_path), kind=reading(lambda root: sysfs)))
     assert devices["0000:d8:00.1"].health.healthy
     if "0000:af:00.1" in devices:
         assert not devices["0000:af:00.1"].health.healthy

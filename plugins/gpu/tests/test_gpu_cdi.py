@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from devhost_gpu.nvidia.specifications import FILE, KIND, GpuSpecification, Spec
 from devhost_gpu.options import GpuOptions
 from devhost_gpu.vendor import Card, ContainerRequest
 from gpu_ctk import install
-from kit.waiting import background
+from kit.waiting import background, until
 
 from devhost.backend import HEALTHY, Device, Health, unhealthy
 from devhost.backend.errors import BackendError
@@ -79,7 +78,7 @@ class Place:
     async def checked_again(self, times: int = 3) -> None:
         """Waits until the files have been checked so many times."""
         enough = self.checks + times
-        await self.until(lambda: self.checks >= enough)
+        await until(lambda: self.checks >= enough)
 
     def begun(self, **seconds: float) -> CdiNames:
         """As after a start of devhost."""
@@ -127,7 +126,7 @@ class Place:
         """Watched, with nvidia-ctk there, which has written the specification."""
         self.install(**what)
         async with self.watched():
-            await self.until(self.written.exists)
+            await until(self.written.exists)
             yield
 
     @asynccontextmanager
@@ -144,12 +143,6 @@ class Place:
                 yield
         finally:
             self.context.close()
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 60
-        while not condition():
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.02)
 
 
 @pytest.fixture
@@ -172,7 +165,7 @@ async def test_cards_are_unhealthy_until_nvidia_ctk_has_named_them(place: Place)
     place.install()
     assert place.look()[A] == ("", "its CDI specification is not written yet")
     async with place.watched():
-        await place.until(lambda: place.look() == {A: own(A), B: own(B)})
+        await until(lambda: place.look() == {A: own(A), B: own(B)})
     (call,) = place.calls
     assert call[:2] == ["cdi", "generate"]
     assert {"--format=json", "--device-name-strategy=uuid", "--driver-root=/", "--dev-root=/"} <= set(call)
@@ -190,7 +183,7 @@ async def test_a_start_of_devhost_finds_what_is_written_and_writes_nothing(place
     async with place.watched():
         place.cards.append(card(M))
         place.install(names=[A, B, M])
-        await place.until(lambda: place.look()[M] == own(M))
+        await until(lambda: place.look()[M] == own(M))
     assert len(place.calls) == 2
     assert place.written.stat().st_ino != before.st_ino
 
@@ -202,25 +195,25 @@ async def test_missing_driver_files_cause_another_specification(checked: Place) 
             mounts=[{"hostPath": "/usr/lib/libcuda.so.580.2", "containerPath": "/usr/lib/libcuda.so.1"}]
         )
         (checked.root / "usr/lib/libcuda.so.570.1").unlink()
-        await checked.until(lambda: "580.2" in checked.written.read_text())
+        await until(lambda: "580.2" in checked.written.read_text())
 
 
 async def test_a_new_driver_version_causes_another_specification(place: Place) -> None:
     place.cards = [card(A, driver="570.1")]
     place.install(names=[A])
     async with place.watched():
-        await place.until(lambda: place.look()[A] == own(A))
-        await place.until(lambda: len(place.calls) == 1)
+        await until(lambda: place.look()[A] == own(A))
+        await until(lambda: len(place.calls) == 1)
         place.cards = [card(A, driver="580.2")]
         place.look()
-        await place.until(lambda: len(place.calls) == 2)
+        await until(lambda: len(place.calls) == 2)
 
 
 async def test_a_new_control_node_causes_another_specification(checked: Place) -> None:
     async with checked.kept():
         checked.install(control=["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-modeset"])
         checked.file("dev/nvidia-modeset")
-        await checked.until(lambda: "nvidia-modeset" in checked.written.read_text())
+        await until(lambda: "nvidia-modeset" in checked.written.read_text())
 
 
 def test_a_node_that_appears_or_vanishes_while_a_specification_is_made_is_no_flaw_that_stays(
@@ -267,7 +260,7 @@ async def test_a_lost_gpu_costs_the_others_nothing(place: Place) -> None:
     place.cards = [card(A), card(B, unhealthy("fell off the bus"))]
     place.install(fails="GPU is lost", picks=True)
     async with place.watched():
-        await place.until(lambda: place.look()[A] == own(A))
+        await until(lambda: place.look()[A] == own(A))
     assert place.calls[-1][-1] == f"--device-id={A}"
     assert place.look()[B] == ("", "fell off the bus")
 
@@ -276,7 +269,7 @@ async def test_an_error_of_nvidia_ctk_is_shown_as_it_wrote_it(place: Place) -> N
     """An old one knows no single devices, and says so; that is not what is wrong."""
     place.install(fails="NVML: Driver Not Loaded")
     async with place.watched():
-        await place.until(lambda: place.look()[A][1].endswith("failed: NVML: Driver Not Loaded"))
+        await until(lambda: place.look()[A][1].endswith("failed: NVML: Driver Not Loaded"))
     assert any(word.startswith("--device-id=") for word in place.calls[-1])
 
 
@@ -284,11 +277,11 @@ async def test_an_mig_instance_that_is_gone_leaves_the_file(place: Place) -> Non
     place.cards = [card(A), card(M)]
     place.install(names=[A, M])
     async with place.watched():
-        await place.until(lambda: place.look()[M] == own(M))
+        await until(lambda: place.look()[M] == own(M))
         place.cards = [card(A)]
         place.install(names=[A])
         place.look()
-        await place.until(lambda: M not in place.written.read_text())
+        await until(lambda: M not in place.written.read_text())
 
 
 async def test_an_instance_waits_until_the_nodes_that_give_access_to_it_are_in_the_file(
@@ -298,13 +291,13 @@ async def test_an_instance_waits_until_the_nodes_that_give_access_to_it_are_in_t
     checked.cards = [card(A), instance()]
     async with checked.kept(names=[A, M], nodes={M: ["/dev/nvidia0"]}):
         gone = f"{ACCESS[0]}, which gives access to it, does not exist"
-        await checked.until(lambda: checked.look() == {A: own(A), M: ("", gone)})
+        await until(lambda: checked.look() == {A: own(A), M: ("", gone)})
         await checked.checked_again()
         assert len(checked.calls) == 1  # another file would not have them either
         checked.install(names=[A, M], nodes={M: ["/dev/nvidia0", *ACCESS]})
         for path in ACCESS:
             checked.file(path.lstrip("/"))
-        await checked.until(lambda: checked.look() == {A: own(A), M: own(M)})
+        await until(lambda: checked.look() == {A: own(A), M: own(M)})
 
 
 async def test_nvidia_ctk_that_leaves_out_nodes_of_an_instance_is_asked_again(place: Place) -> None:
@@ -312,9 +305,9 @@ async def test_nvidia_ctk_that_leaves_out_nodes_of_an_instance_is_asked_again(pl
     for path in ACCESS:
         place.file(path.lstrip("/"))
     async with place.kept(names=[M], nodes={M: ["/dev/nvidia0", ACCESS[0]]}):
-        await place.until(lambda: place.look()[M] == ("", f"/usr/bin/nvidia-ctk left out {ACCESS[1]}"))
+        await until(lambda: place.look()[M] == ("", f"/usr/bin/nvidia-ctk left out {ACCESS[1]}"))
         place.install(names=[M], nodes={M: ["/dev/nvidia0", *ACCESS]})
-        await place.until(lambda: place.look()[M] == own(M))
+        await until(lambda: place.look()[M] == own(M))
 
 
 def test_a_specification_of_others_without_the_nodes_of_an_instance_does_not_name_it(place: Place) -> None:
@@ -347,7 +340,7 @@ async def test_without_nvidia_ctk_names_of_others_are_taken(place: Place) -> Non
     async with place.watched():
         file.unlink()
         place.cards.append(card(M))
-        await place.until(lambda: "there is no /usr/bin/nvidia-ctk" in place.look()[A][1])
+        await until(lambda: "there is no /usr/bin/nvidia-ctk" in place.look()[A][1])
     assert not place.own.exists()
 
 
@@ -360,7 +353,7 @@ async def test_a_card_that_no_specification_names_has_a_clear_reason(
     )
     assert place.look()[A][1] == reason  # `devhost explain` has but one look
     async with place.watched():
-        await place.until(lambda: bool(caplog.records))
+        await until(lambda: bool(caplog.records))
     assert place.look()[B][1] == reason
     assert [record.levelname for record in caplog.records].count("WARNING") == 1
 
@@ -380,13 +373,13 @@ async def test_a_failure_of_nvidia_ctk_is_the_reason_of_the_card(
         place.specified = place.begun(nvidia_ctk=0.5)
     place.install(**what)
     async with place.watched():
-        await place.until(lambda: words in place.look()[B][1])
+        await until(lambda: words in place.look()[B][1])
 
 
 async def test_nvidia_ctk_ends_with_devhost(place: Place) -> None:
     place.install(hangs=True)
     async with place.watched():
-        await place.until(lambda: len(place.calls) == 1)
+        await until(lambda: len(place.calls) == 1)
     with pytest.raises(ProcessLookupError):
         os.kill(int((place.here / "pid").read_text()), 0)
 
@@ -439,14 +432,14 @@ async def test_the_file_is_removed_with_the_last_card_once_no_container_has_one(
     place.specified = place.begun(specification_check=0.02)
     place.install()
     async with place.watched():
-        await place.until(place.written.exists)
+        await until(place.written.exists)
         place.held = frozenset({f"device:gpu/{A}"})
         place.cards = []
         place.look()
         await place.checked_again()
         assert place.written.exists()
         place.held = frozenset()
-        await place.until(lambda: not place.written.exists())
+        await until(lambda: not place.written.exists())
 
 
 # What goes with GPUs
@@ -486,7 +479,7 @@ async def test_additional_devices_get_names_and_variables_for_the_runtime(asking
     asking.install(modes=EXTRAS)
     assert asking.look()[A] == ("", "its CDI specification is not written yet")
     async with asking.watched():
-        await asking.until(lambda: asking.look() == {A: own(A), B: own(B)})
+        await until(lambda: asking.look() == {A: own(A), B: own(B)})
     given = edits(asking.scan(), ContainerRequest(asking.options, Sysfs(asking.root)))
     assert given.cdi_devices == (
         own(A)[0],
@@ -507,9 +500,9 @@ async def test_an_additional_device_without_a_name_makes_cards_unhealthy_with_it
 ) -> None:
     asking.install(modes=EXTRAS | {"gds": {"fails": "no permission"}})
     async with asking.watched():
-        await asking.until(lambda: "gdsEnabled" in asking.look()[A][1])
+        await until(lambda: "gdsEnabled" in asking.look()[A][1])
         reason = asking.look()[A][1]
-        await asking.until(lambda: bool(caplog.records))
+        await until(lambda: bool(caplog.records))
     assert reason.startswith("gdsEnabled: nvidia-ctk cdi generate --mode=gds: ")
     assert reason.endswith("nvidia-ctk failed: no permission")
     assert extra(asking, "mofed").exists() and not extra(asking, "gds").exists()
@@ -521,7 +514,7 @@ async def test_a_node_without_devices_of_a_kind_offers_its_gpus_without_them(
     """NVIDIA's plugin leaves out what it finds nothing of, too."""
     asking.install(modes={name: what for name, what in EXTRAS.items() if name != "gds"})
     async with asking.watched():
-        await asking.until(lambda: asking.look() == {A: own(A), B: own(B)})
+        await until(lambda: asking.look() == {A: own(A), B: own(B)})
     given = edits(asking.scan(), ContainerRequest(asking.options, Sysfs(asking.root)))
     assert f"{OWN}/gds=all" not in given.cdi_devices and f"{OWN}/mofed=all" in given.cdi_devices
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
@@ -532,11 +525,11 @@ async def test_a_channel_that_appears_later_is_named_then(asking: Place) -> None
     (asking.root / f"{CHANNEL}0").unlink()
     asking.install(modes=EXTRAS)
     async with asking.watched():
-        await asking.until(lambda: asking.look() == {A: own(A), B: own(B)})
+        await until(lambda: asking.look() == {A: own(A), B: own(B)})
         assert not extra(asking, "imex").exists()
         asking.file(f"{CHANNEL}0")
         assert asking.look()[A][1] == "its CDI specification is not written yet"
-        await asking.until(lambda: asking.look() == {A: own(A), B: own(B)})
+        await until(lambda: asking.look() == {A: own(A), B: own(B)})
     assert extra(asking, "imex").exists()
 
 
@@ -545,7 +538,7 @@ async def test_files_of_options_that_are_off_go_when_no_container_has_a_gpu(
 ) -> None:
     asking.install(modes=EXTRAS)
     async with asking.watched():
-        await asking.until(lambda: asking.look() == {A: own(A), B: own(B)})
+        await until(lambda: asking.look() == {A: own(A), B: own(B)})
     asking.options = replace(asking.options, gds_enabled=False)
     asking.held = frozenset({f"device:gpu/{A}"})
     asking.specified = asking.begun(specification_check=0.02)
@@ -553,7 +546,7 @@ async def test_files_of_options_that_are_off_go_when_no_container_has_a_gpu(
         await asking.checked_again()
         assert extra(asking, "gds").exists()
         asking.held = frozenset()
-        await asking.until(lambda: not extra(asking, "gds").exists())
+        await until(lambda: not extra(asking, "gds").exists())
         assert extra(asking, "mofed").exists()
 
 
@@ -562,10 +555,10 @@ async def test_without_nvidia_ctk_other_programs_may_name_additional_devices(ask
     for name, devices in {"gds": ["all"], "mofed": ["all"], "imex-channel": ["0"]}.items():
         asking.file(f"etc/cdi/{name}.json", specification(f"nvidia.com/{name}", devices))
     async with asking.watched():
-        await asking.until(lambda: "gdrcopyEnabled" in asking.look()[A][1])
+        await until(lambda: "gdrcopyEnabled" in asking.look()[A][1])
         assert "nvidia.com/gdrcopy=all" in asking.look()[A][1]
         asking.file("etc/cdi/gdrcopy.json", specification("nvidia.com/gdrcopy", ["all"]))
-        await asking.until(lambda: asking.look()[A] == (f"{THEIRS}={A}", ""))
+        await until(lambda: asking.look()[A] == (f"{THEIRS}={A}", ""))
     given = edits(asking.scan(), ContainerRequest(asking.options, Sysfs(asking.root)))
     assert given.cdi_devices[2:] == (
         "nvidia.com/imex-channel=0",

@@ -23,12 +23,10 @@ from devhost_gpu.options import GpuOptions
 from devhost_testing.fixtures import BackendFixture
 from gpu_nvidia import DGX, NvidiaMachine
 from gpu_nvidia_desk import NvidiaDesk
+from kit.plan import sliced
 
 from devhost.backend import Device
-from devhost.config import loads
-from devhost.discovery import catalog
-from devhost.dra.aliases import aliased
-from devhost.dra.slices import OWN, DesiredSlice, LeftOut, Offered, Pool
+from devhost.dra.slices import OWN
 
 DOCUMENTED = (Path(__file__).parents[3] / "docs/dra-names.md").read_text()
 ENGINES = {"copyEngines": "1", "decoders": "1", "encoders": "0", "jpegEngines": "1", "ofaEngines": "0"}
@@ -43,25 +41,9 @@ STANDARD = "resource.kubernetes.io"
 A, B = DGX[:2]
 
 
-def sliced(
-    profile: str, devices: Iterable[Device], driver: str = "d"
-) -> tuple[list[DesiredSlice], list[LeftOut]]:
-    """The slices of these devices, as far as they are offered, with a profile."""
-    entry = f"{{name: a.b/c, backend: gpu, serve: dra, dra: {{profile: {profile}}}}}"
-    text = f"version: 1\ndra: {{driver: {driver}}}\nresources: [{entry}]"
-    (resource,) = loads(text, "f.yaml", catalog.load).resources
-    all_devices = {device.id: device for device in devices}
-    offers = [
-        Offered(device, device.health, aliased=aliased(resource.dra, resource.name, device, all_devices))
-        for device in all_devices.values()
-        if not device.withheld
-    ]
-    return Pool(driver, "node", resource.name, "gpu").slices(offers)
-
-
 def published(profile: str, devices: Iterable[Device], driver: str = "d") -> dict[str, dict[str, Any]]:
     """The devices in slices by id, all of which can be published."""
-    slices, left_out = sliced(profile, devices, driver)
+    slices, left_out = sliced("gpu", f"{{profile: {profile}}}", devices, driver)
     assert not left_out
     return {device["attributes"]["id"]["string"]: dict(device) for one in slices for device in one.devices}
 
@@ -212,7 +194,7 @@ def test_a_gpu_of_another_vendor_is_not_published_with_the_names_of_a_driver(
 ) -> None:
     """A class of that driver would select it, and its pods cannot use it."""
     devices = looking(gpu_intel.flex(tmp_path)).discover()
-    slices, left_out = sliced(profile, devices)
+    slices, left_out = sliced("gpu", f"{{profile: {profile}}}", devices)
     assert not any(one.devices for one in slices)
     reasons = {(one.attribute, one.reason) for one in left_out}
     assert reasons == {("", f"its vendor is intel, and the entry has dra.profile: {profile}")}

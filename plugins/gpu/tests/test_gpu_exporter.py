@@ -79,13 +79,11 @@ def test_an_exporter_without_a_usable_answer_is_logged_once_and_harms_no_card(
     devices = backend.discover()
     with serving(short, b"\x0a\x7f"):
         assert backend.probe(devices) == backend.probe(devices) == {}
-    assert [record.getMessage() for record in caplog.records] == [
-        "asking the device metrics exporter failed: its answer cannot be read"
-    ]
+    assert caplog.messages == ["asking the device metrics exporter failed: its answer cannot be read"]
 
 
 @pytest.mark.parametrize("answer", [b"\x0a", b"\x0b\x00", b"\xff" * 11, b"\x0d\x01", b"\x0a\x03\x2a\x01\xff"])
-def test_no_answer_is_too_odd(tmp_path: Path, short: Path, answer: bytes) -> None:
+def test_no_answer_is_too_odd(short: Path, answer: bytes) -> None:
     with serving(short, answer):
         try:
             assert exporter.exporter_verdicts(short, 5.0) == {}
@@ -93,7 +91,7 @@ def test_no_answer_is_too_odd(tmp_path: Path, short: Path, answer: bytes) -> Non
             assert "\n" not in str(error)
 
 
-def test_unknown_fields_are_passed_over(tmp_path: Path, short: Path) -> None:
+def test_unknown_fields_are_passed_over(short: Path) -> None:
     answer = bytes((9 << 3, 5)) + bytes((8 << 3 | 5, 1, 2, 3, 4)) + state("0000:63:00.0", "healthy")
     with serving(short, answer):
         assert exporter.exporter_verdicts(short, 5.0) == {"0000:63:00.0": "healthy"}

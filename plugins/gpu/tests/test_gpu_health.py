@@ -12,6 +12,7 @@ import pytest
 from devhost_gpu import Gpu
 from devhost_gpu.options import GpuOptions
 from devhost_testing.fixtures import BackendFixture, by_id, request
+from kit.backend import missing_drivers
 
 from devhost.backend import Cause, OptionError
 
@@ -161,22 +162,18 @@ def test_a_limit_that_a_card_cannot_exceed_is_reported(
     shutil.rmtree(tree.root / path.lstrip("/") / "ras", ignore_errors=True)
     shutil.rmtree(tree.root / path.lstrip("/") / "hwmon", ignore_errors=True)
     backend = looking(tree, GpuOptions(**limits))
-    backend.discover()
-    (lacking,) = backend.missing_drivers()
+    (lacking,) = missing_drivers(backend)
     key = "temperatureLimit" if "temperature_limit" in limits else "uncorrectableErrors"
     assert lacking.subject.startswith(MI210)
     assert lacking.reason.startswith(f"backends.gpu.{key} has no effect")
     assert not lacking.makes_device
     tree.hwmon(path, 0, mem=50)
     tree.file(f"{path}/ras/umc_err_count", "ue: 0\nce: 0")
-    backend.discover()
-    assert not backend.missing_drivers()
+    assert not missing_drivers(backend)
 
 
 def test_the_default_limits_report_nothing(tmp_path: Path, looking: BackendFixture[Gpu]) -> None:
-    backend = looking(gpu_amd.mi210(tmp_path))
-    backend.discover()
-    assert not backend.missing_drivers()
+    assert not missing_drivers(looking(gpu_amd.mi210(tmp_path)))
 
 
 def test_limits_are_not_negative() -> None:

@@ -9,6 +9,7 @@ import pytest
 from devhost_gpu import Gpu
 from devhost_testing.fixtures import BackendFixture
 from devhost_testing.trees import Tree
+from kit.backend import missing_drivers
 
 from devhost.backend import MissingDriver
 
@@ -22,9 +23,7 @@ def lacks(looking: BackendFixture[Gpu], tmp_path: Path) -> Callable[..., list[Mi
     def look(ids: str, driver: str = "", pci_class: str = "0x030200", **files: str) -> list[MissingDriver]:
         tree = Tree(tmp_path / "root")
         tree.function(AT, ids, driver, pci_class=pci_class, files=files)
-        backend = looking(tree)
-        backend.discover()
-        return [*backend.missing_drivers()]
+        return missing_drivers(looking(tree))
 
     return look
 
@@ -75,17 +74,13 @@ def test_a_virtual_function_may_be_without_a_driver(looking: BackendFixture[Gpu]
     physical = tree.function(AT, "8086:56c0", "i915", pci_class="0x038000")
     virtual = tree.function("0000:3b:00.1", "8086:56c0", pci_class="0x038000")
     tree.virtual_functions(physical, virtual)
-    backend = looking(tree)
-    backend.discover()
-    assert list(backend.missing_drivers()) == []
+    assert missing_drivers(looking(tree)) == []
 
 
 def test_a_driver_that_is_loaded_ends_it(looking: BackendFixture[Gpu], tmp_path: Path) -> None:
     tree = Tree(tmp_path / "root")
     tree.function(AT, "1002:740f", pci_class="0x038000")
     backend = looking(tree)
-    backend.discover()
-    assert len(backend.missing_drivers()) == 1
+    assert len(missing_drivers(backend)) == 1
     tree.function(AT, "1002:740f", "amdgpu", pci_class="0x038000")
-    backend.discover()
-    assert list(backend.missing_drivers()) == []
+    assert missing_drivers(backend) == []

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from gpu_nvidia import DGX, NvidiaMachine
 from gpu_nvidia_desk import PATIENCE, NvidiaDesk
+from kit.waiting import until
 
 FIRST, MIDDLE, LAST = DGX[0], DGX[3], DGX[7]
 Open = Callable[..., NvidiaDesk]
@@ -94,12 +95,10 @@ async def test_a_hung_gpu_is_asked_alone_and_returns_once_it_answers(
     hang = station.nvml.fault("nvmlDeviceGetUUID", uuid, hang=600)
     desk = at(station, check=0.05, alone_every=0.2, hold=0.2, **RETRYING)
     desk.outlast_hang(MIDDLE)
-    async with desk.watched(), asyncio.timeout(PATIENCE):
-        while "NVML hung" not in str(await asyncio.to_thread(desk.reasons)):  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.05)
+    async with desk.watched():
+        await until(lambda: asyncio.to_thread(lambda: "NVML hung" in str(desk.reasons())))
         station.nvml.fix(hang)
-        while uuid in await asyncio.to_thread(desk.reasons):  # noqa: ASYNC110 - as above
-            await asyncio.sleep(0.05)
+        await until(lambda: asyncio.to_thread(lambda: uuid not in desk.reasons()))
 
 
 async def test_events_of_other_gpus_arrive_while_one_hangs(station: NvidiaMachine, at: Open) -> None:

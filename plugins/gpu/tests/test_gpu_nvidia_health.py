@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from devhost_gpu.options import GpuOptions
 from gpu_nvidia import DGX, NvidiaMachine
-from gpu_nvidia_desk import PATIENCE, NvidiaDesk
+from gpu_nvidia_desk import NvidiaDesk
+from kit.waiting import until
 
 from devhost.backend import OptionError
 
@@ -54,9 +55,7 @@ async def test_an_xid_makes_its_gpu_unhealthy_at_once_until_a_reset(station: Nvi
             await asyncio.sleep(0.05)
             assert uuid in desk.reasons()
         station.reset(A)
-        async with asyncio.timeout(PATIENCE):
-            while uuid in await asyncio.to_thread(desk.reasons):  # noqa: ASYNC110 - no event follows
-                await asyncio.sleep(0.05)
+        await until(lambda: asyncio.to_thread(lambda: uuid not in desk.reasons()))
 
 
 def unhealthy(desk: NvidiaDesk) -> set[str]:

@@ -13,6 +13,7 @@ from devhost_gpu.environment import Environment
 from devhost_gpu.nvml import client
 from gpu_nvidia import DGX, NvidiaMachine
 from gpu_nvidia_desk import PATIENCE, NvidiaDesk
+from kit.waiting import until
 
 from devhost.backend import Event
 
@@ -83,9 +84,8 @@ async def test_a_backend_that_was_closed_opens_nothing_until_it_is_watched_again
     nvidia.gpu(A)
     desk = at(nvidia)
     desk.look()
-    async with desk.watched(), asyncio.timeout(PATIENCE):
-        while not desk.nvidia.is_watched:  # noqa: ASYNC110 - until somebody listens
-            await asyncio.sleep(0)
+    async with desk.watched():
+        await until(lambda: desk.nvidia.is_watched)
     assert not desk.pid
     desk.look()
     assert not desk.pid
@@ -205,8 +205,7 @@ async def test_a_gpu_is_released_while_it_is_drained(station: NvidiaMachine, at:
         await asyncio.to_thread(desk.look)
         assert DGX[6] not in desk.nvidia.client.scope.addresses, "so that it can be removed"
         station.drain(DGX[6], on=False)
-        while await asyncio.to_thread(desk.look) != before:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.05)
+        await until(lambda: asyncio.to_thread(lambda: desk.look() == before))
 
 
 def test_a_gpu_that_was_drained_before_the_start_is_not_opened(nvidia: NvidiaMachine, at: Open) -> None:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import Empty, Queue
-from typing import Any
 
 import pytest
 from devhost_gpu.environment import Environment, Timings
@@ -20,6 +19,8 @@ from devhost_gpu.nvml.library import find_library
 from devhost_gpu.nvml.process import Ended, ErrorReply, Message, NvmlProcess, Unanswered, program
 from devhost_gpu.nvml.reports import Check, Gpu, NvmlError, checks, inventory, links
 from gpu_nvidia import DGX, NvidiaMachine
+from kit.command import completed
+from kit.waiting import wait_until
 
 A, B = DGX[:2]
 PATIENCE = 60.0
@@ -64,13 +65,6 @@ def start() -> Iterator[Callable[..., Desk]]:
         desk.process.end()
         desk.process.kill()
         assert desk.process.wait(PATIENCE)
-
-
-def wait_until(condition: Callable[[], Any]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, "it never came to be"
-        time.sleep(0.01)
 
 
 def gpu(desk: Desk, address: str) -> Gpu:
@@ -338,7 +332,7 @@ def test_devhost_does_not_end_before_a_process_that_hangs(nvidia: NvidiaMachine)
         "except Unanswered: process.end()\n"
         "print(process.pid)"
     )
-    pid = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    pid = completed(sys.executable, "-c", code, check=True).stdout
     assert not Path(f"/proc/{int(pid)}").exists()
 
 
@@ -361,7 +355,7 @@ def test_the_binding_is_found_without_importing_it() -> None:
         "import sys; from devhost_gpu.nvml.client import binding; "
         "assert binding(); assert 'pynvml' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    completed(sys.executable, "-c", code, check=True)
 
 
 @pytest.mark.parametrize("call", ["nvmlEventSetWait_v2", "nvmlSystemEventSetWait"])

@@ -11,6 +11,7 @@ import rdma_connectx as connectx
 from devhost_rdma import Rdma
 from devhost_testing.fixtures import BackendFixture
 from devhost_testing.trees import Tree
+from kit.backend import missing_drivers
 
 from devhost.backend import Event, MissingDriver
 
@@ -30,9 +31,7 @@ def lacks(looking: BackendFixture[Rdma], tree: Tree) -> Callable[..., list[Missi
 
     def look(ids: str, driver: str = "", pci_class: str = IB, **files: str) -> list[MissingDriver]:
         tree.function(AT, ids, driver, pci_class=pci_class, files=files)
-        backend = looking(tree)
-        backend.discover()
-        return [*backend.missing_drivers()]
+        return missing_drivers(looking(tree))
 
     return look
 
@@ -93,27 +92,21 @@ def test_a_driver_that_serves_another_adapter_has_its_rdma_module(
     tree = connectx.connectx5_roce(tmp_path)
     shutil.rmtree(tmp_path / "sys/module/mlx5_ib")
     tree.function(AT, "mlx5_core", "15b3:1017", below="0000:5d:00.0", pci_class=ETHERNET)
-    backend = looking(tree)
-    backend.discover()
-    assert list(backend.missing_drivers()) == []
+    assert missing_drivers(looking(tree)) == []
 
 
 def test_a_virtual_function_may_be_without_a_driver(looking: BackendFixture[Rdma], tree: Tree) -> None:
     tree.file("/sys/module/mlx5_ib/initstate", "live")
     physical = tree.function(AT, "15b3:1021", "mlx5_core")
     tree.virtual_functions(physical, tree.function("0000:5e:00.1", "15b3:101e"))
-    backend = looking(tree)
-    backend.discover()
-    assert list(backend.missing_drivers()) == []
+    assert missing_drivers(looking(tree)) == []
 
 
 def test_binding_a_driver_clears_the_report(looking: BackendFixture[Rdma], tree: Tree) -> None:
     place = tree.function(AT, "15b3:1021")
     backend = looking(tree)
-    backend.discover()
-    assert len(backend.missing_drivers()) == 1
+    assert len(missing_drivers(backend)) == 1
     tree.file("/sys/module/mlx5_ib/initstate", "live")
     tree.function(AT, "15b3:1021", "mlx5_core")
     backend.notice(Event("pci", "bind", place))
-    backend.discover()
-    assert list(backend.missing_drivers()) == []
+    assert missing_drivers(backend) == []

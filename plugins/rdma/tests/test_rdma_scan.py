@@ -16,6 +16,7 @@ from devhost_rdma.backend import RdmaOptions
 from devhost_rdma.netlink import LINK, PORT
 from devhost_rdma.watch import PortWatch
 from devhost_testing.faults import DAMAGES, damaged
+from kit.machine import Recording
 from rdma_tree import EDR, HDR, RdmaTree, infiniband, roce
 
 from devhost.backend import Device, Event
@@ -38,28 +39,6 @@ def look(backend: Rdma, *events: Event) -> dict[str, Device]:
     for event in events or (Event(),):
         backend.notice(event)
     return {device.id: device for device in backend.discover()}
-
-
-class Recording(Sysfs):
-    """Records the path of every text file that is read; can remove a directory and refuse to list a class."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self.paths: list[str] = []
-        self.refused = ""
-        self.vanishing: tuple[Path, str] | None = None
-
-    def text(self, path: str) -> str:
-        self.paths.append(path)
-        found = super().text(path)
-        if self.vanishing and path.endswith(self.vanishing[1]):
-            shutil.rmtree(self.vanishing[0], ignore_errors=True)
-        return found
-
-    def identities(self, path: str) -> dict[str, int]:
-        if self.refused and path.endswith(self.refused):
-            raise PermissionError(13, "Permission denied", path)
-        return super().identities(path)
 
 
 @pytest.fixture
@@ -220,7 +199,7 @@ def test_a_device_that_vanishes_during_a_scan_affects_no_other(after, tmp_path, 
     backend = start(tmp_path, sysfs)
     expected = look(backend)["0000:af:00.1"]
     for place in ("infiniband/mlx5_0", "infiniband_verbs/uverbs0"):
-        sysfs.vanishing = tmp_path / CARD.lstrip("/") / place, after
+        sysfs.vanishing = after, f"{CARD}/{place}"
         found = look(backend)
         sysfs.vanishing = None
         assert found["0000:af:00.1"] == expected

@@ -21,6 +21,8 @@ import pytest
 from descriptors import open_descriptors
 from devhost_rdma.netlink import LINK, PORT, Links, RdmaCore
 from devhost_rdma.watch import PortWatch
+from kit.command import completed
+from kit.files import replace
 from kit.netlink import Netlink
 from kit.waiting import background, until
 from rdma_messages import DELLINK, LOWER_UP, NEWLINK, PROMISC, RUNNING, UP, attribute, link, message
@@ -267,7 +269,7 @@ async def test_a_failed_socket_is_opened_again(kernel: Kernel, caplog: pytest.Lo
         await until(lambda: kernel.opened.count((nl.ROUTE, 1, ())) == 2)
         kernel.send(link(2, name="eth0"))
         assert await seen.next() == LINK
-    assert [record.getMessage() for record in caplog.records] == [
+    assert caplog.messages == [
         "listening to link changes failed: Input/output error",
         "listening to link changes again",
     ]
@@ -281,7 +283,7 @@ async def test_a_refused_socket_is_logged_once_and_retried_while_the_other_works
         await until(lambda: kernel.opened.count((nl.ROUTE, 1, ())) >= 3)
         kernel.send(message(MONITOR), nl.RDMA)
         assert await seen.next() == PORT
-    assert [record.getMessage() for record in caplog.records] == [
+    assert caplog.messages == [
         "cannot listen to link changes (Operation not permitted): changes are seen at the resync"
     ]
 
@@ -303,9 +305,7 @@ async def test_a_recorded_tree_opens_no_netlink_socket(
     async with watching(kernel, tmp_path) as seen:
         assert seen.events.empty()
     assert kernel.opened == []
-    assert [record.getMessage() for record in caplog.records] == [
-        f"{tmp_path} is a recorded tree: link changes are not watched"
-    ]
+    assert caplog.messages == [f"{tmp_path} is a recorded tree: link changes are not watched"]
 
 
 def state_file(root: Path, device: str, state: str) -> str:
@@ -313,9 +313,7 @@ def state_file(root: Path, device: str, state: str) -> str:
     path = f"/sys/class/infiniband/{device}/ports/1/state"
     file = root / path.lstrip("/")
     file.parent.mkdir(parents=True, exist_ok=True)
-    whole = root / "state"
-    whole.write_text(f"{state}\n")
-    whole.replace(file)
+    replace(file, f"{state}\n")
     return path
 
 
@@ -351,7 +349,7 @@ async def test_a_failed_reading_is_logged_once_and_retried(
         assert await seen.next() == LINK
         seen.context.error = None
         await until(lambda: len(caplog.records) == 2)
-    assert [record.getMessage() for record in caplog.records] == [
+    assert caplog.messages == [
         "cannot read the state of RDMA ports: [Errno 5] Input/output error",
         "the state of RDMA ports can be read again",
     ]
@@ -407,14 +405,7 @@ def in_namespace(*flags: str) -> subprocess.CompletedProcess[str]:
     if subprocess.run([unshare, *flags, "true"], capture_output=True, check=False).returncode:
         pytest.skip(f"unshare {' '.join(flags)} is not allowed here")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    return subprocess.run(
-        [unshare, *flags, sys.executable, "-c", REAL],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=120,
-        check=False,
-    )
+    return completed(unshare, *flags, sys.executable, "-c", REAL, env=environment)
 
 
 def test_a_real_kernel_is_watched_without_privileges() -> None:

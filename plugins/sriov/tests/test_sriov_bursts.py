@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -12,7 +11,7 @@ import sriov_network as machines
 from devhost_sriov import Sriov
 from devhost_sriov.bursts import BurstWait
 from devhost_sriov.options import SriovOptions
-from kit.waiting import until
+from kit.waiting import background, until
 from sriov_backend import FakeKernel, network_of
 from sriov_tree import SriovTree
 
@@ -79,12 +78,9 @@ class Node:
 async def node(tmp_path: Path, functions: int) -> AsyncIterator[Node]:
     """A node in service, whose first list is there."""
     made = Node(machines.igb(tmp_path / "node", functions))
-    tasks = [asyncio.create_task(made.discovery.run()), asyncio.create_task(made.discovery.probing.run())]
-    await made.shows(lambda devices: len(devices) == functions + 1)
-    yield made
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
+    async with background(made.discovery.run()), background(made.discovery.probing.run()):
+        await made.shows(lambda devices: len(devices) == functions + 1)
+        yield made
     made.source.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import sriov_network as network
 import sriov_others as others
+from kit.plan import offered
 
 from devhost.backend.errors import ConfigError
 from devhost.config import load, loads
@@ -31,11 +32,6 @@ def planned(looking, tmp_path):
     return plan
 
 
-def ids(plan, name: str = "r/0") -> list[str]:
-    """What a resource offers."""
-    return [offer.device.id for offer in plan.resources[name].offers] if name in plan.resources else []
-
-
 @pytest.mark.parametrize(
     ("where", "count"),
     [
@@ -50,7 +46,7 @@ def ids(plan, name: str = "r/0") -> list[str]:
     ],
 )
 def test_every_selector_of_sriov_network_device_plugin_has_a_condition(planned, where, count):
-    assert len(ids(planned(network.igb, where))) == count
+    assert len(offered(planned(network.igb, where), "r/0")) == count
 
 
 @pytest.mark.parametrize(
@@ -70,12 +66,12 @@ def test_every_selector_of_sriov_network_device_plugin_has_a_condition(planned, 
     ],
 )
 def test_functions_of_every_kind_can_be_selected(planned, machine, where, expected):
-    assert ids(planned(machine, where)) == expected
+    assert offered(planned(machine, where), "r/0") == expected
 
 
 def test_a_physical_function_never_excludes_its_virtual_ones(planned):
     plan = planned(network.igb, '{vendor: "8086"}')
-    assert ids(plan) == [f"0000:02:10.{number}" for number in (0, 2, 4, 6)]
+    assert offered(plan, "r/0") == [f"0000:02:10.{number}" for number in (0, 2, 4, 6)]
     (refusal,) = plan.refusals
     assert (refusal.kind, refusal.device) == (RefusalKind.WITHHELD, "0000:02:00.0")
 
@@ -83,7 +79,7 @@ def test_a_physical_function_never_excludes_its_virtual_ones(planned):
 def test_every_function_of_an_iommu_group_is_offered(planned):
     """A group binds pods: a virtual machine may use all of its functions."""
     plan = planned(network.i40e_with_vfio, "{driver: vfio-pci}")
-    assert (ids(plan), plan.refusals) == (["0000:5e:02.2", "0000:5e:02.3"], ())
+    assert (offered(plan, "r/0"), plan.refusals) == (["0000:5e:02.2", "0000:5e:02.3"], ())
 
 
 def test_expensive_attributes_are_not_needed_to_find_a_function(looking, tmp_path):

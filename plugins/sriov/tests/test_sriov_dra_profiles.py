@@ -12,11 +12,9 @@ from pathlib import Path
 
 import pytest
 import sriov_network as network
+from kit.plan import sliced
 
-from devhost.config import loads
-from devhost.discovery import catalog
-from devhost.dra.aliases import aliased
-from devhost.dra.slices import OWN, Offered, Pool
+from devhost.dra.slices import OWN
 
 DOCUMENTED = (Path(__file__).parents[3] / "docs/dra-names.md").read_text()
 LEFT_OUT = {
@@ -36,17 +34,8 @@ def published(looking, tmp_path):
     """The attributes of the devices of a machine by id, as far as they are offered, without devhost's own."""
 
     def publish(dra: str, machine):
-        entry = f"{{name: a.b/c, backend: sriov, serve: dra, dra: {dra}}}"
-        text = f"version: 1\ndra: {{driver: d}}\nresources: [{entry}]"
-        (resource,) = loads(text, "f.yaml", catalog.load).resources
-        devices = {device.id: device for device in looking(machine(tmp_path)).discover()}
-        offers = [
-            Offered(device, device.health, aliased=aliased(resource.dra, "a.b/c", device, devices))
-            for device in devices.values()
-            if not device.withheld
-        ]
-        (one,), left_out = Pool("d", "node", "a.b/c", "sriov").slices(offers)
-        assert not (resource.dra.profile and left_out)
+        (one,), left_out = sliced("sriov", dra, looking(machine(tmp_path)).discover())
+        assert not ("profile" in dra and left_out)
         return {
             device["attributes"]["id"]["string"]: {
                 key: value for key, value in device["attributes"].items() if key not in OWN

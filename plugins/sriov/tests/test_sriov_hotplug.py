@@ -10,7 +10,7 @@ import sriov_network as network
 from devhost_sriov.bursts import ROUNDS, BurstWait
 from devhost_sriov.scan import MAX_PLACES, NETWORK, Scan
 from devhost_testing.fixtures import by_id
-from sriov_backend import Recording, reading
+from sriov_backend import Reader, reading
 
 from devhost.backend import Event
 from devhost.backend.sysfs import Sysfs
@@ -20,8 +20,8 @@ VF = "pci0000:00/0000:00:05.0/0000:02:10.2"
 
 
 @pytest.fixture
-def sysfs(tmp_path: Path) -> Recording:
-    return Recording(tmp_path)
+def sysfs(tmp_path: Path) -> Reader:
+    return Reader(tmp_path)
 
 
 def test_only_what_an_event_touches_is_read_again(looking, tmp_path, sysfs):
@@ -209,13 +209,13 @@ def test_a_function_that_returned_under_its_address_is_read_again(looking, tmp_p
 def test_files_that_wait_for_the_lock_of_the_device_are_never_read(looking, tmp_path, sysfs):
     tree = network.mlx5_switchdev(tmp_path)
     assert looking(tree, kind=reading(sysfs)).discover()
-    assert not {"sriov_numvfs", "uevent", "driver_override", "carrier", "speed", "config"} & set(sysfs.files)
+    assert not {"sriov_numvfs", "uevent", "driver_override", "carrier", "speed", "config"} & sysfs.files
     assert "sriov_totalvfs" in sysfs.files
 
 
 def test_a_bus_that_cannot_be_listed_is_an_error_and_not_an_empty_list(looking, tmp_path, sysfs):
     backend = looking(network.igb(tmp_path), kind=reading(sysfs))
-    sysfs.refuses = True
+    sysfs.refused = "/devices"
     with pytest.raises(PermissionError):
         backend.discover()
 

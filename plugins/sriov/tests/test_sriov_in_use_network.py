@@ -9,6 +9,7 @@ import pytest
 import sriov_network as network
 from devhost_sriov.options import SriovOptions, SriovUse
 from devhost_testing.fixtures import by_id
+from kit.backend import missing_drivers
 from sriov_tree import SriovTree
 
 from devhost.backend import OptionError
@@ -196,14 +197,12 @@ def test_addresses_that_no_interface_of_the_node_has_are_reported(looking, tmp_p
     tree = network.igb(tmp_path, 0)
     set_up(tree, route4("enp2s0", "000200C0", "00FFFFFF", "0001"))
     backend = looking(tree, SriovOptions(node_addresses=("198.51.100.7", "2001:db8::7")))
-    backend.discover()
-    (lacking,) = backend.missing_drivers()
+    (lacking,) = missing_drivers(backend)
     assert lacking.subject == "198.51.100.7, 2001:db8::7"
     assert lacking.reason.startswith("backends.sriov.nodeAddresses has no effect")
     assert not lacking.makes_device
     one_file_for_two_nodes = looking(tree, SriovOptions(node_addresses=("198.51.100.7", "192.0.2.7")))
-    one_file_for_two_nodes.discover()
-    assert not one_file_for_two_nodes.missing_drivers()
+    assert not missing_drivers(one_file_for_two_nodes)
 
 
 @pytest.mark.parametrize(
@@ -217,8 +216,7 @@ def test_addresses_that_no_interface_of_the_node_has_are_reported(looking, tmp_p
 )
 def test_info_for_functions_that_do_not_exist_is_reported(looking, tmp_path, ids, is_reported):
     backend = looking(network.igb(tmp_path, 0), entries=[SriovUse(info={one: {"rack": "a7"} for one in ids})])
-    backend.discover()
-    assert [one.subject for one in backend.missing_drivers()] == (["0000:99:00.0"] if is_reported else [])
+    assert [one.subject for one in missing_drivers(backend)] == (["0000:99:00.0"] if is_reported else [])
 
 
 @pytest.mark.parametrize("driver", ["igb", "vfio-pci"])

@@ -235,12 +235,12 @@ def test_a_scan_waits_until_new_devices_have_their_drivers(tmp_path: Path) -> No
 
 
 def test_without_an_event_of_theirs_no_device_is_read_again(looking: BackendFixture, tmp_path: Path) -> None:
-    from sriov_backend import Recording, reading
+    from sriov_backend import Reader, reading
 
-    sysfs = Recording(tmp_path)
+    sysfs = Reader(tmp_path)
     backend = looking(others.mediated(tmp_path), kind=reading(sysfs))
     assert backend.discover()
-    del sysfs.files[:]
+    sysfs.paths.clear()
     backend.notice(Event("net", "change", "/sys/class/net/lo"))
     assert backend.discover()
     assert "name" not in sysfs.files
@@ -320,7 +320,7 @@ def test_without_the_hardware_explain_gives_the_reason(tmp_path: Path) -> None:
     assert done.stdout.startswith(f"{VGPU} (resources[0]): 0 devices; ")
 
 
-def test_an_unknown_kind_is_an_error_that_lists_this_one(tmp_path: Path) -> None:
+def test_an_unknown_kind_is_an_error_that_lists_this_one() -> None:
     from devhost.backend.errors import ConfigError
 
     text = f"version: 1\n{ENTRY.replace('kind: mdev', 'kind: mdevs')}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Collection
 from types import SimpleNamespace
@@ -25,6 +24,7 @@ from devhost_sriov.netlink_child import (
 )
 from devhost_sriov.network import Interest
 from devhost_sriov.watch import ROUTES, DevlinkSource, RouteSource
+from kit.command import completed
 
 from devhost.backend import Event
 from devhost.backend.traffic import WIDEST
@@ -296,13 +296,8 @@ asyncio.run(asyncio.wait_for(listen(), 60))
 
 def in_a_namespace(script: str) -> str:
     """What a program prints in a network namespace that :data:`_SETUP` set up."""
-    ran = subprocess.run(
-        ["unshare", "-n", "sh", "-c", f'{_SETUP} || exit 77; exec "$0" -c "$1"', sys.executable, script],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    program = f'{_SETUP} || exit 77; exec "$0" -c "$1"'
+    ran = completed("unshare", "-n", "sh", "-c", program, sys.executable, script)
     if ran.returncode == 77:
         pytest.skip(f"this kernel cannot be set up so: {ran.stderr.strip()[:100]}")
     assert ran.returncode == 0, ran.stderr

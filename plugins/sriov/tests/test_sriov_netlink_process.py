@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import termios
-import time
 from array import array
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
@@ -20,6 +19,8 @@ from typing import Any
 import pytest
 from devhost_sriov import netlink_child
 from devhost_sriov.netlink import NAME, Devlink, Kernel, Switch
+from kit.files import replace
+from kit.waiting import wait_until
 
 from devhost.backend.backoff import Backoff
 from devhost.backend.process import Worker, python
@@ -65,8 +66,7 @@ class Program:
         """From now on, to this question."""
         file = self.directory / "answers"
         known = json.loads(file.read_text()) if file.exists() else {}
-        (self.directory / "new").write_text(json.dumps(known | {question: answer}))
-        (self.directory / "new").replace(file)
+        replace(file, json.dumps(known | {question: answer}))
 
     @property
     def asked(self) -> list[list[str]]:
@@ -98,13 +98,6 @@ def make() -> Iterator[Callable[..., Kernel]]:
     yield kernel
     for one in made:
         one.close()
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 # --- what is asked
@@ -171,7 +164,7 @@ def test_a_process_that_does_not_answer_is_killed_and_the_request_fails(
     kernel = make(program.path, deadline=0.1, start_deadline=WAIT)
     with pytest.raises(TimeoutError, match=r"^the kernel does not answer$"):
         kernel.traffic({})
-    until(lambda: kernel.pid is None)
+    wait_until(lambda: kernel.pid is None)
 
 
 def test_a_process_that_is_slow_to_start_is_waited_for_and_answers_later(
@@ -190,7 +183,7 @@ def test_a_process_that_is_slow_to_start_is_waited_for_and_answers_later(
             return kernel.traffic({}) == Traffic()
         return False
 
-    until(answered)
+    wait_until(answered)
     assert program.processes == 1
 
 
@@ -203,7 +196,7 @@ def test_a_process_that_never_starts_is_killed(make: Callable[..., Kernel], prog
             kernel.traffic({})
         return kernel.pid is None
 
-    until(ended)
+    wait_until(ended)
 
 
 def test_after_a_hang_one_scan_starts_no_further_process(
@@ -260,7 +253,7 @@ def test_closing_ends_the_process(make: Callable[..., Kernel], program: Program)
     kernel.traffic({})
     kernel.close()
     kernel.close()
-    until(lambda: kernel.pid is None)
+    wait_until(lambda: kernel.pid is None)
 
 
 # --- the program itself
@@ -271,7 +264,7 @@ def test_an_idle_process_ends_and_the_next_request_starts_another(
 ) -> None:
     kernel = make(program.path, idle=0.2, idle_per_start=0.0)
     before = kernel.traffic({})
-    until(lambda: kernel.pid is None)
+    wait_until(lambda: kernel.pid is None)
     assert kernel.traffic({}) == before
 
 
@@ -315,7 +308,7 @@ def test_a_request_in_two_pieces_is_one_request() -> None:
         for piece in (b'{"do": "vf', b'_macs"}\n'):
             child.stdin.write(piece)
             child.stdin.flush()
-            until(partial(is_read, child.stdin.fileno()))
+            wait_until(partial(is_read, child.stdin.fileno()))
         assert json.loads(child.stdout.readline()) == {}
         assert set(json.loads(child.stdout.readline())) == {"ok"}
         child.stdin.close()

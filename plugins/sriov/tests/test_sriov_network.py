@@ -48,7 +48,7 @@ def looking(kernel) -> Iterator[BackendFixture[Sriov]]:
 
 
 @pytest.fixture
-def igb(looking, tmp_path, kernel) -> Sriov:
+def igb(looking, tmp_path) -> Sriov:
     backend = looking(machines.igb(tmp_path / "igb", 2))
     (tmp_path / "igb/sys/devices/pci0000:00/0000:00:05.0/0000:02:10.2/net/enp2s0v1/address").unlink()
     return backend

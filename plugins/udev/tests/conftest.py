@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,35 +13,19 @@ from devhost_testing.node import Node
 from devhost_testing.trees import Tree
 from devhost_udev import Udev
 from devhost_udev.options import Group, UdevOptions
-from status_values import status
+from status_values import rows
 
 from devhost.backend import AllocateRequest, Device, Edits
+from devhost.discovery.runner import ServiceContext
 
 XHCI = "pci0000:00/0000:00:14.0/usb1"
-DISK_PORT = "pci0000:3a/0000:3a:00.0/0000:3b:00.0"
-
-
-class FakeContext:
-    """The context of a backend."""
-
-    log = logging.getLogger("devhost.backend.udev")
-
-    def __init__(self, root: Path, wanted: tuple[str, ...]) -> None:
-        self.root = root
-        self.wanted: frozenset[str] = frozenset(wanted)
-
-    def held(self) -> frozenset[str] | None:
-        return None
-
-    async def run_blocking(self, call: Callable[..., object], *args: object, **kwargs: object) -> object:
-        return call(*args, **kwargs)
 
 
 class Machine(Tree):
     """A tree with the hardware this backend is about, and the backend on it."""
 
     def backend(self, *groups: Group, wanted: tuple[str, ...] = ("*",), shared: tuple[str, ...] = ()) -> Udev:
-        return Udev(UdevOptions(groups, shared), FakeContext(self.root, wanted))
+        return Udev(UdevOptions(groups, shared), ServiceContext("udev", self.root, frozenset(wanted)))
 
     def ids(self, *groups: Group) -> dict[str, str]:
         """Device node or group → id, as a backend that just started sees them."""
@@ -160,12 +143,7 @@ class NamingNode(Node):
 
     def reasons(self) -> dict[str, str]:
         """Token → reason, of what the status lists as Unhealthy."""
-        return {
-            device["id"]: device["reason"]
-            for resource in status(self.host)["resources"]
-            for device in resource["devices"]
-            if device["reason"]
-        }
+        return {token: row["reason"] for token, row in rows(self.host).items() if row["reason"]}
 
     async def refused(self, pod: str, resource: str) -> bool:
         try:

@@ -298,9 +298,7 @@ def test_device_numbers_without_a_node_are_left_out(machine: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["odd\x01", "odd ", "odd/"])
-def test_a_node_that_cannot_be_claimed_is_withheld_with_the_reason(
-    machine: Any, by_node: ByNode, name: str
-) -> None:
+def test_a_node_that_cannot_be_claimed_is_withheld_with_the_reason(machine: Any, name: str) -> None:
     machine.misc("fuse", 229)
     machine.device("virtual/misc/odd", "misc")
     machine.file("/sys/devices/virtual/misc/odd/uevent", f"MAJOR=10\nMINOR=5\nDEVNAME={name}\nEND=")
@@ -310,7 +308,7 @@ def test_a_node_that_cannot_be_claimed_is_withheld_with_the_reason(
     assert odd.withheld.startswith("it cannot be claimed: ")
 
 
-def test_a_disk_whose_number_is_damaged_is_withheld_with_the_reason(machine: Any, by_node: ByNode) -> None:
+def test_a_disk_whose_number_is_damaged_is_withheld_with_the_reason(machine: Any) -> None:
     path = machine.disk("virtual/block/zram0", "253:0")
     machine.file(f"/sys/devices/{path}/uevent", "MAJOR=x\nMINOR=0\nDEVNAME=zram0\nDEVTYPE=disk")
     (disk,) = machine.backend().discover()

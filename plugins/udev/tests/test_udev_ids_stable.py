@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from devhost_testing.fixtures import BackendFixture
@@ -18,9 +19,12 @@ from devhost.backend import Event
 
 from .conftest import Machine
 
-Build = Callable[[Machine, int, int], Iterator[tuple[str, str]]]
+Nodes = Iterator[tuple[str, str]]
+"""The nodes of one piece of hardware, each with what it is."""
+
+Build = Callable[[Machine, int, int], Nodes]
 """Puts one piece of hardware into a machine, given a number that is the kernel's to assign and a port of the
-USB controller; yields its nodes, each with what it is."""
+USB controller."""
 
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 """Where trees are made: thousands of small files are several times faster without a disk."""
@@ -29,118 +33,94 @@ CARD = "pci0000:05/0000:05:00.0"
 SHARED = "TWICE"
 
 
-def queue(number: int) -> Build:
-    def build(machine: Machine, dealt: int, port: int) -> Iterator[tuple[str, str]]:
-        path = "pci0000:6a/0000:6a:01.0"
-        machine.pci(path, driver="idxd")
-        name = f"wq0.{number}"
-        machine.device(f"{path}/dsa0/{name}", "dsa")
-        machine.device(f"{path}/dsa0/{name}/dsa!{name}", "dsa", f"dsa/{name}", f"234:{number}")
-        yield f"/dev/dsa/{name}", f"queue {number}"
-
-    return build
+def queue(machine: Machine, dealt: int, port: int, number: int) -> Nodes:
+    path = "pci0000:6a/0000:6a:01.0"
+    machine.pci(path, driver="idxd")
+    name = f"wq0.{number}"
+    machine.device(f"{path}/dsa0/{name}", "dsa")
+    machine.device(f"{path}/dsa0/{name}/dsa!{name}", "dsa", f"dsa/{name}", f"234:{number}")
+    yield f"/dev/dsa/{name}", f"queue {number}"
 
 
-def uart(number: int, *, since_6_5: bool) -> Build:
-    def build(machine: Machine, dealt: int, port: int) -> Iterator[tuple[str, str]]:
-        bus = "06" if since_6_5 else "05"
-        path = f"pci0000:{bus}/0000:{bus}:00.0"
-        machine.pci(path, driver="serial", files={"resource": "0x2000 0x203f 0x40101"})
-        parent, files = path, {"port": f"0x{0x2000 + 8 * number:x}", "line": str(4 + dealt)}
-        if since_6_5:
-            parent, files = f"{path}/0000:06:00.0:0/0000:06:00.0:0.{number}", {}
-            machine.device(parent, "serial-base")
-        name = f"ttyS{4 + dealt}"
-        machine.device(f"{parent}/tty/{name}", "tty", name, f"4:{68 + dealt}", files)
-        yield f"/dev/{name}", f"port {number} of card {bus}"
-
-    return build
+def uart(machine: Machine, dealt: int, port: int, number: int, since_6_5: bool) -> Nodes:
+    bus = "06" if since_6_5 else "05"
+    path = f"pci0000:{bus}/0000:{bus}:00.0"
+    machine.pci(path, driver="serial", files={"resource": "0x2000 0x203f 0x40101"})
+    parent, files = path, {"port": f"0x{0x2000 + 8 * number:x}", "line": str(4 + dealt)}
+    if since_6_5:
+        parent, files = f"{path}/0000:06:00.0:0/0000:06:00.0:0.{number}", {}
+        machine.device(parent, "serial-base")
+    name = f"ttyS{4 + dealt}"
+    machine.device(f"{parent}/tty/{name}", "tty", name, f"4:{68 + dealt}", files)
+    yield f"/dev/{name}", f"port {number} of card {bus}"
 
 
-def camera(serial: str) -> Build:
-    def build(machine: Machine, dealt: int, port: int) -> Iterator[tuple[str, str]]:
-        device = machine.usb(str(port), "046d", "0825", serial)
-        interface = machine.interface(device)
-        for index in (0, 1):
-            name = f"video{2 * dealt + index}"
-            files = {"index": str(index)}
-            machine.device(
-                f"{interface}/video4linux/{name}", "video4linux", name, f"81:{2 * dealt + index}", files
-            )
-            yield f"/dev/{name}", f"node {index} of camera {serial}"
-
-    return build
+def camera(machine: Machine, dealt: int, port: int, serial: str) -> Nodes:
+    device = machine.usb(str(port), "046d", "0825", serial)
+    interface = machine.interface(device)
+    for index in (0, 1):
+        name = f"video{2 * dealt + index}"
+        files = {"index": str(index)}
+        machine.device(
+            f"{interface}/video4linux/{name}", "video4linux", name, f"81:{2 * dealt + index}", files
+        )
+        yield f"/dev/{name}", f"node {index} of camera {serial}"
 
 
-def capture(index: int) -> Build:
-    def build(machine: Machine, dealt: int, port: int) -> Iterator[tuple[str, str]]:
-        machine.pci(f"{CARD[:-1]}1")
-        name = f"video{100 + dealt}"
-        path = f"{CARD[:-1]}1/video4linux/{name}"
-        machine.device(path, "video4linux", name, f"81:{100 + dealt}", {"index": str(index)})
-        yield f"/dev/{name}", f"input {index} of the capture card"
-
-    return build
+def capture(machine: Machine, dealt: int, port: int, index: int) -> Nodes:
+    machine.pci(f"{CARD[:-1]}1")
+    name = f"video{100 + dealt}"
+    path = f"{CARD[:-1]}1/video4linux/{name}"
+    machine.device(path, "video4linux", name, f"81:{100 + dealt}", {"index": str(index)})
+    yield f"/dev/{name}", f"input {index} of the capture card"
 
 
-def adapter(serial: str, *, what: str = "", at: int = 0) -> Build:
-    def build(machine: Machine, dealt: int, port: int) -> Iterator[tuple[str, str]]:
-        machine.usb_serial(f"ttyUSB{dealt}", str(at or port), serial)
-        yield f"/dev/ttyUSB{dealt}", what or f"adapter {serial}"
-
-    return build
+def adapter(machine: Machine, dealt: int, port: int, serial: str, what: str = "", at: int = 0) -> Nodes:
+    machine.usb_serial(f"ttyUSB{dealt}", str(at or port), serial)
+    yield f"/dev/ttyUSB{dealt}", what or f"adapter {serial}"
 
 
-def disk(wwid: str) -> Build:
-    def build(machine: Machine, dealt: int, port: int) -> Iterator[tuple[str, str]]:
-        path = machine.nvme(f"nvme{dealt}", wwid, f"eui.{wwid}", dealt, f"0000:{0x40 + dealt:02x}:00.0")
-        yield f"/dev/nvme{dealt}n1", f"disk {wwid}"
-        for count in (1, 2):
-            machine.partition(path, count, f"259:{400 + 2 * dealt + count}")
-            yield f"/dev/nvme{dealt}n1p{count}", f"partition {count} of disk {wwid}"
-
-    return build
+def disk(machine: Machine, dealt: int, port: int, wwid: str) -> Nodes:
+    path = machine.nvme(f"nvme{dealt}", wwid, f"eui.{wwid}", dealt, f"0000:{0x40 + dealt:02x}:00.0")
+    yield f"/dev/nvme{dealt}n1", f"disk {wwid}"
+    for count in (1, 2):
+        machine.partition(path, count, f"259:{400 + 2 * dealt + count}")
+        yield f"/dev/nvme{dealt}n1p{count}", f"partition {count} of disk {wwid}"
 
 
-def lun(number: int) -> Build:
-    def build(machine: Machine, dealt: int, port: int) -> Iterator[tuple[str, str]]:
-        machine.pci(f"{CARD[:-1]}2")
-        unit = f"{CARD[:-1]}2/host{dealt}/target{dealt}:0:0/{dealt}:0:0:{number}"
-        machine.device(unit, "scsi", DEVTYPE="scsi_device")
-        name = f"sd{chr(ord('a') + dealt)}"
-        machine.disk(f"{unit}/block/{name}", f"8:{16 * dealt}")
-        yield f"/dev/{name}", f"unit {number}"
-
-    return build
+def lun(machine: Machine, dealt: int, port: int, number: int) -> Nodes:
+    machine.pci(f"{CARD[:-1]}2")
+    unit = f"{CARD[:-1]}2/host{dealt}/target{dealt}:0:0/{dealt}:0:0:{number}"
+    machine.device(unit, "scsi", DEVTYPE="scsi_device")
+    name = f"sd{chr(ord('a') + dealt)}"
+    machine.disk(f"{unit}/block/{name}", f"8:{16 * dealt}")
+    yield f"/dev/{name}", f"unit {number}"
 
 
-def paired(slot: int) -> Build:
-    def build(machine: Machine, dealt: int, port: int) -> Iterator[tuple[str, str]]:
-        interface = machine.interface(machine.usb("90", "046d", "c52b"), 2)
-        hid = f"{interface}/0003:046D:4082.{dealt:04X}"
-        machine.device(hid, "hid", HID_PHYS=f"usb-0000:00:14.0-90/input2:{slot}")
-        machine.device(f"{hid}/hidraw/hidraw{dealt}", "hidraw", f"hidraw{dealt}", f"243:{dealt}")
-        title = f"Acme Mouse {slot}"
-        machine.device(f"{hid}/input/input{dealt}", "input", files={"name": title})
-        event = f"event{dealt}"
-        machine.device(f"{hid}/input/input{dealt}/{event}", "input", f"input/{event}", f"13:{64 + dealt}")
-        yield f"/dev/hidraw{dealt}", f"mouse in slot {slot}"
-        yield f"/dev/input/{event}", f"events of the mouse in slot {slot}"
-
-    return build
+def paired(machine: Machine, dealt: int, port: int, slot: int) -> Nodes:
+    interface = machine.interface(machine.usb("90", "046d", "c52b"), 2)
+    hid = f"{interface}/0003:046D:4082.{dealt:04X}"
+    machine.device(hid, "hid", HID_PHYS=f"usb-0000:00:14.0-90/input2:{slot}")
+    machine.device(f"{hid}/hidraw/hidraw{dealt}", "hidraw", f"hidraw{dealt}", f"243:{dealt}")
+    title = f"Acme Mouse {slot}"
+    machine.device(f"{hid}/input/input{dealt}", "input", files={"name": title})
+    event = f"event{dealt}"
+    machine.device(f"{hid}/input/input{dealt}/{event}", "input", f"input/{event}", f"13:{64 + dealt}")
+    yield f"/dev/hidraw{dealt}", f"mouse in slot {slot}"
+    yield f"/dev/input/{event}", f"events of the mouse in slot {slot}"
 
 
 UNIVERSE: Sequence[Build] = (
-    *(queue(n) for n in range(3)),
-    *(uart(n, since_6_5=modern) for n in range(3) for modern in (False, True)),
-    *(camera(serial) for serial in ("C1", "C2")),
-    *(capture(n) for n in range(3)),
-    *(adapter(serial) for serial in ("A10B", "B20C")),
-    *(adapter(SHARED, at=port, what=f"twin at port {port}") for port in (70, 80)),
-    adapter("", at=60, what="the nameless at port 60"),
-    *(disk(wwid) for wwid in ("a1", "b2")),
-    *(lun(n) for n in range(3)),
-    *(paired(n) for n in range(1, 4)),
+    *(partial(queue, number=n) for n in range(3)),
+    *(partial(uart, number=n, since_6_5=modern) for n in range(3) for modern in (False, True)),
+    *(partial(camera, serial=serial) for serial in ("C1", "C2")),
+    *(partial(capture, index=n) for n in range(3)),
+    *(partial(adapter, serial=serial) for serial in ("A10B", "B20C")),
+    *(partial(adapter, serial=SHARED, at=port, what=f"twin at port {port}") for port in (70, 80)),
+    partial(adapter, serial="", at=60, what="the nameless at port 60"),
+    *(partial(disk, wwid=wwid) for wwid in ("a1", "b2")),
+    *(partial(lun, number=n) for n in range(3)),
+    *(partial(paired, slot=n) for n in range(1, 4)),
 )
 
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import ctypes.util
 import json
-import logging
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from devhost_testing.fixtures import request
 from devhost_testing.zram import Busy, Zram, why_not
 from devhost_udev import Udev
 from devhost_udev.options import UdevOptions
+from kit.command import completed
+
+from devhost.discovery.runner import ServiceContext
 
 DEADLINE = 60.0
 
@@ -81,13 +81,7 @@ print(json.dumps([empty, plugged, unplugged]))
 
 @needs_umockdev
 def test_umockdev_hot_plug_and_udev_properties_are_seen() -> None:
-    done = subprocess.run(
-        ["umockdev-wrapper", sys.executable, "-W", "ignore", "-c", UMOCKDEV],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = completed("umockdev-wrapper", sys.executable, "-W", "ignore", "-c", UMOCKDEV)
     assert done.returncode == 0, done.stderr
     empty, plugged, unplugged = json.loads(done.stdout)
     assert empty == unplugged == {}
@@ -102,16 +96,7 @@ def test_umockdev_hot_plug_and_udev_properties_are_seen() -> None:
     )
 
 
-class RealContext:
-    log = logging.getLogger("devhost.backend.udev")
-    root = Path("/")
-    wanted = frozenset({"*"})
-
-    def held(self) -> frozenset[str] | None:
-        return None
-
-    async def run_blocking(self, call: Any, *args: Any, **kwargs: Any) -> Any:
-        return call(*args, **kwargs)
+CONTEXT = ServiceContext("udev", Path("/"), frozenset({"*"}))
 
 
 @pytest.fixture
@@ -128,7 +113,7 @@ def zram() -> Iterator[Zram]:
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
 def test_a_real_device_is_there_when_plugged_in_and_gone_when_not(zram: Zram) -> None:
     number = zram.plug()
-    backend = Udev(UdevOptions(), RealContext())
+    backend = Udev(UdevOptions(), CONTEXT)
     (device,) = (d for d in backend.discover() if d.id == f"block-zram{number}")
     assert device.attributes["devNode"] == f"/dev/zram{number}"
     assert device.health
@@ -140,7 +125,7 @@ def test_a_real_device_is_there_when_plugged_in_and_gone_when_not(zram: Zram) ->
 
 
 def test_this_machine_gives_sound_devices() -> None:
-    devices = Udev(UdevOptions(), RealContext()).discover()
+    devices = Udev(UdevOptions(), CONTEXT).discover()
     assert len({device.id for device in devices}) == len(devices)
     for device in devices:
         assert 0 < len(device.id) <= 63

@@ -254,9 +254,7 @@ async def test_a_port_that_a_pod_holds_under_its_former_id_is_free_when_that_pod
         await node.container({RESOURCE: 2})
 
 
-async def test_a_device_of_a_board_stays_with_its_pod_over_an_upgrade_and_a_reboot(
-    node: NamingNode, tmp_path: Path
-) -> None:
+async def test_a_device_of_a_board_stays_with_its_pod_over_an_upgrade_and_a_reboot(node: NamingNode) -> None:
     """The kubelet names the device by the number that its controller had before the reboot."""
     controller = f"{DWC3[0]}/xhci-hcd.5.auto"
     machine = Machine(node.root)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import errno
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,26 +22,17 @@ DEADLINE = 60.0
 QUEUE = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
 
 
-class Watching:
-    """Follows a backend's own events; ``until`` waits for the first that fits."""
-
-    def __init__(self, events: Any) -> None:
-        self._events = events
-
-    async def until(self, act: Callable[[], object], node: str) -> Event:
-        """Acts, again and again until the watch is armed, and waits for the event about ``node``."""
-        async with asyncio.timeout(DEADLINE):
-            waiting = asyncio.ensure_future(anext(self._events))
-            while not waiting.done():
-                act()
-                await asyncio.wait([waiting], timeout=0.05)
-            event = waiting.result()
-            while event.dev_node != node:
-                event = await anext(self._events)
-            return event
-
-    async def close(self) -> None:
-        await self._events.aclose()
+async def seen(events: Any, act: Callable[[], object], node: str) -> Event:
+    """Acts, again and again until the watch is armed, and waits for the event about ``node``."""
+    async with asyncio.timeout(DEADLINE):
+        waiting = asyncio.ensure_future(anext(events))
+        while not waiting.done():
+            act()
+            await asyncio.wait([waiting], timeout=0.05)
+        event = waiting.result()
+        while event.dev_node != node:
+            event = await anext(events)
+        return event
 
 
 def toggle(file: Path) -> Callable[[], None]:
@@ -49,24 +40,15 @@ def toggle(file: Path) -> Callable[[], None]:
     return lambda: file.unlink() if file.exists() else file.touch()
 
 
-@contextlib.asynccontextmanager
-async def watching(events: Any) -> AsyncIterator[Watching]:
-    seen = Watching(events)
-    try:
-        yield seen
-    finally:
-        await seen.close()
-
-
 async def test_removing_creating_or_changing_a_node_causes_an_event(machine: Any) -> None:
     machine.misc("fuse", 229)
     file = machine.root / "dev/fuse"
-    async with watching(machine.backend().watch()) as seen:
-        event = await seen.until(toggle(file), "/dev/fuse")
+    async with contextlib.aclosing(machine.backend().watch()) as events:
+        event = await seen(events, toggle(file), "/dev/fuse")
         assert event == Event(action="node", dev_node="/dev/fuse")
-        await seen.until(toggle(file), "/dev/fuse")
+        await seen(events, toggle(file), "/dev/fuse")
         file.touch()
-        await seen.until(lambda: file.chmod(0o600), "/dev/fuse")
+        await seen(events, lambda: file.chmod(0o600), "/dev/fuse")
 
 
 async def test_a_node_in_a_new_directory_causes_an_event(machine: Any) -> None:
@@ -76,9 +58,9 @@ async def test_a_node_in_a_new_directory_causes_an_event(machine: Any) -> None:
         directory.mkdir(exist_ok=True)
         directory.chmod(0o755)
 
-    async with watching(machine.backend().watch()) as seen:
-        await seen.until(make, "/dev/onload")
-        await seen.until((directory / "a").touch, "/dev/onload/a")
+    async with contextlib.aclosing(machine.backend().watch()) as events:
+        await seen(events, make, "/dev/onload")
+        await seen(events, (directory / "a").touch, "/dev/onload/a")
 
 
 async def test_a_library_of_a_group_causes_an_event_and_other_files_do_not(machine: Any) -> None:
@@ -89,8 +71,8 @@ async def test_a_library_of_a_group_causes_an_event_and_other_files_do_not(machi
         (machine.root / "usr/lib64/libc.so").touch()
         (machine.root / "usr/lib64/libonload1.so").touch()
 
-    async with watching(machine.backend(group).watch()) as seen:
-        event = await seen.until(act, "/usr/lib64/libonload1.so")
+    async with contextlib.aclosing(machine.backend(group).watch()) as events:
+        event = await seen(events, act, "/usr/lib64/libonload1.so")
         assert event.dev_node == "/usr/lib64/libonload1.so"
 
 
@@ -102,9 +84,9 @@ async def test_lost_changes_make_every_node_be_read_again(machine: Any) -> None:
         for _ in range(QUEUE + 2):
             act()
 
-    async with watching(machine.backend().watch()) as seen:
-        await seen.until(act, "/dev/fuse")
-        assert await seen.until(more_than_the_queue_takes, "") == Event(action="node")
+    async with contextlib.aclosing(machine.backend().watch()) as events:
+        await seen(events, act, "/dev/fuse")
+        assert await seen(events, more_than_the_queue_takes, "") == Event(action="node")
 
 
 @pytest.mark.parametrize(
@@ -137,5 +119,5 @@ async def test_a_machine_without_dev_is_watched_once_it_has_one(machine: Any) ->
         file.parent.mkdir(exist_ok=True)
         file.touch()
 
-    async with watching(node_events(machine.backend().context, (), rearm=0.01)) as seen:
-        await seen.until(act, "/dev/fuse")
+    async with contextlib.aclosing(node_events(machine.backend().context, (), rearm=0.01)) as events:
+        await seen(events, act, "/dev/fuse")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
@@ -18,7 +17,7 @@ from devhost_testing.fixtures import BackendFixture
 from gpu_nvidia import NvidiaMachine
 from gpu_setup import gpu_with
 from kit.clock import AheadClock
-from kit.waiting import listening
+from kit.waiting import listening, wait_until
 
 from devhost.backend import Device
 
@@ -100,10 +99,7 @@ class NvidiaDesk:
 
     def until(self, condition: Callable[[], object]) -> None:
         """Waits for a condition."""
-        end = time.monotonic() + PATIENCE
-        while not condition():
-            assert time.monotonic() < end, "the condition was not met in time"
-            time.sleep(0.02)
+        wait_until(condition)
 
     async def finds(self, changed: asyncio.Event, condition: Callable[[], object]) -> None:
         """Waits for a condition that holds after one of the scans that the backend asks for."""

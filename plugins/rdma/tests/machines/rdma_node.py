@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 from click.testing import CliRunner, Result
+from kit.command import DEVHOST, completed
 
 from devhost.cli import discover
 
@@ -30,8 +30,7 @@ class Node:
 
     def program(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Runs a command to its end, as a program."""
-        whole = [sys.executable, "-m", "devhost", command, *arguments, *self._options]
-        return subprocess.run(whole, capture_output=True, text=True, timeout=120, check=False)
+        return completed(*DEVHOST, command, *arguments, *self._options)
 
     @property
     def _options(self) -> list[str]:

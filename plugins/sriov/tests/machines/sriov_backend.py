@@ -10,6 +10,7 @@ from devhost_sriov.bursts import BurstWait
 from devhost_sriov.netlink import Devlink, Kernel, VfMacs
 from devhost_sriov.network import Namespace, Network
 from devhost_sriov.options import SriovOptions
+from kit.machine import Recording
 
 from devhost.backend import Context
 from devhost.backend.sysfs import Sysfs
@@ -28,15 +29,17 @@ def without_waiting(options: SriovOptions, context: Context) -> BurstWait:
     return BurstWait(Sysfs(context.root), ignore_ports=options.ignore_port_state, quiet=0.0)
 
 
-class Recording(Sysfs):
-    """Records which functions and files are read; can refuse to list a bus."""
+class Reader(Recording):
+    """Records also which functions are read."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        self.files: list[str] = []
-        """Names of the text files."""
-        self.refuses = False
         self._functions: list[str] = []
+
+    @property
+    def files(self) -> set[str]:
+        """The names of the text files that were read."""
+        return {path.rpartition("/")[2] for path in self.paths}
 
     def functions(self) -> list[str]:
         """The ids of the functions that were read since the last call."""
@@ -49,15 +52,9 @@ class Recording(Sysfs):
         return super().target(path)
 
     def text(self, path: str) -> str:
-        self.files.append(path.rpartition("/")[2])
         if path.endswith("/sfnum"):  # of each scalable function
             self._functions.append(path.split("/")[-2])
         return super().text(path)
-
-    def identities(self, path: str) -> dict[str, int]:
-        if self.refuses:
-            raise PermissionError(13, "Permission denied", path)
-        return super().identities(path)
 
 
 def reading(sysfs: Sysfs) -> type[Sriov]:

@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+
+def kubeconfig_text(cluster: Mapping[str, object], user: Mapping[str, object]) -> str:
+    """The text of a kubeconfig with one cluster and one user."""
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "it",
+        "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
+        "clusters": [{"name": "it", "cluster": cluster}],
+        "users": [{"name": "it", "user": user}],
+    }
+    return json.dumps(content)
 
 
 class AccessFiles:
@@ -34,15 +48,7 @@ class AccessFiles:
         if self.certificate.exists():
             user |= {"client-certificate": self.certificate.name, "client-key": self.certificate.name}
         cluster = {"server": server, "certificate-authority": self.authority.name}
-        content = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "it",
-            "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
-            "clusters": [{"name": "it", "cluster": cluster}],
-            "users": [{"name": "it", "user": user}],
-        }
-        self.file.write_text(json.dumps(content))
+        self.file.write_text(kubeconfig_text(cluster, user))
 
     def trust(self, authority: Path) -> None:
         """Makes this certificate authority the one that the kubeconfig names, also while clients use it."""
