@@ -97,7 +97,7 @@ async def test_a_root_without_files_of_a_host_is_logged(toys, tmp_path, there, t
     async with served(toys, tmp_path) as (_kubelet, process):
         process.terminate()
         _, said = await asyncio.to_thread(process.communicate, timeout=240)
-    line = f'the host\'s directories are not below --root reason="{toys.root} has neither sys nor dev"'
+    line = f"the host's directories are not below --root reason=\"{toys.root} has neither sys nor dev ("
     assert said.count(line) == told
 
 

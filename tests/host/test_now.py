@@ -37,7 +37,7 @@ from devhost.host.shown.now import (
     Memory,
     PodsNow,
 )
-from devhost.host.shown.problems import KINDS, Problem, problems, readiness, status_line
+from devhost.host.shown.problems import KINDS, ROOT, Problem, problems, readiness, status_line
 from devhost.host.shown.recent_removals import Departed, Removals
 from devhost.host.shown.shortages import (
     OTHER_BACKEND,
@@ -130,6 +130,7 @@ WRONG = (
         Problem("pods", str(SOCKET), "no answer", 2.0),
     ),
     ({"failing": {"labels": LATE}}, Problem("task", "labels", *LATE)),
+    ({"faults": [("record", "/f", LATE)]}, Problem("record", "/f", *LATE)),
 )
 
 
@@ -161,6 +162,7 @@ def test_each_part_that_is_wrong_is_one_problem(others: dict[str, Any], problem:
         ({"dra": one_driver()}, "DRA driver: dra.example.com (no answer)"),
         ({"failing": {"labels": LATE}}, "failing tasks: labels (it does not work)"),
         ({"rollout": LATE}, "it does not work"),
+        ({"faults": [("backend", ROOT, LATE)]}, "it does not work"),
         (
             {
                 "configuration": ConfigurationNow(CONFIG, "", None, Copied(CONFIG, "yesterday", ("a", "b"))),

@@ -155,6 +155,10 @@ class Monitors:
         """Why there are no uevents; empty if there are."""
         self.polled: dict[str, str] = {}
         """Why inotify does not watch a file or directory, by its path."""
+        self.host_failures = FailureLog(
+            log, "the host's directories are not below --root", "the host's directories are below --root"
+        )
+        """Why no device can be found."""
         self._dispatch = dispatch
         self._root = root
         self._changed = changed
@@ -162,8 +166,7 @@ class Monitors:
 
     def open(self) -> None:
         """Starts to receive uevents, if that is possible."""
-        if reason := missing_host_reason(self._root):
-            log.warning("the host's directories are not below --root", reason=reason)
+        self.look()
         try:
             self._uevents = UeventMonitor(self._dispatch, self._root)
         except (OSError, ImportError) as error:  # pyudev finds libudev only when it is first used
@@ -171,6 +174,13 @@ class Monitors:
             log.warning("no uevents; devices are scanned once a minute", reason=self.uevents_failure)
         else:
             log.info("listening for uevents", source=self._uevents.source)
+
+    def look(self) -> None:
+        """Looks whether there is a host below the root; in a pod, its directories must be mounted there."""
+        if reason := missing_host_reason(self._root):
+            self.host_failures.failed(f"{reason} (mount the host's directories there)")
+        else:
+            self.host_failures.succeeded()
 
     def close(self) -> None:
         """Stops receiving uevents."""

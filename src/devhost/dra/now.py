@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
 from typing import TYPE_CHECKING, get_args
 
 from devhost.allocation.cdi.claim_files import PreparedClaim
@@ -84,8 +85,8 @@ class DriverNow:
     calls: Mapping[Call, int]
     heard_at: float = 0.0
     kept: Mapping[str, ClaimHolder]
-    missing_files: Mapping[str, tuple[ClaimHolder, str]]
-    outdated_files: Mapping[str, tuple[ClaimHolder, str]]
+    missing_files: Mapping[str, tuple[ClaimHolder, str]] = field(default_factory=dict)
+    outdated_files: Mapping[str, tuple[ClaimHolder, str]] = field(default_factory=dict)
     unwritten: str = ""
 
     def missing(self) -> str:

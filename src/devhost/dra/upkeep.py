@@ -101,7 +101,7 @@ class FileFailures:
         return self._incidents.setdefault(claim.uid, Incident()).news(reason)
 
     def forget(self, uid: str) -> None:
-        """The file of a claim is right, or not needed any more."""
+        """The file of a claim is right, or no longer needed."""
         self.found.pop(uid, None)
         self._incidents.pop(uid, None)
 

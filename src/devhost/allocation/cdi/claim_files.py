@@ -651,7 +651,7 @@ def _boot(path: Path) -> str:
 
 
 def _try_to_write(directory: Path) -> None:
-    """Writes as much as a claim takes to a file without a name, which nobody sees."""
+    """Writes as much as a claim takes to a file without a name, which no program sees."""
     make_directory(directory)
     with tempfile.TemporaryFile(dir=directory) as file:
         file.write(bytes(_TRIED))
