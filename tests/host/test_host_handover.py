@@ -301,6 +301,15 @@ async def test_a_record_that_cannot_be_written_is_a_problem_and_is_written_later
         assert str(record) == file and json.loads(record.read_text())["given"][0]["used"] == ["d0"]
 
 
+async def test_a_record_that_is_removed_meanwhile_is_written_again(rig, kubelet, hooks, tmp_path):
+    rig.hurry_discovery(handover_record=0.1)
+    state = tmp_path / "state"
+    async with rig.running(LINE, allocatable={TOY: 1}, state_dir=state):
+        await kubelet.admit("one", "main", TOY, 1)
+        state.rename(tmp_path / "lost")
+        await rig.until(lambda: any("d0" in record.read_text() for record in state.rglob("used*")))
+
+
 async def test_a_running_container_keeps_its_additions_over_a_restart(rig, kubelet, hooks, tmp_path):
     hooks.additions = Edits(env={"GROUP": "7"})
     async with rig.running(LINE, allocatable={TOY: 1}, state_dir=tmp_path / "state"):

@@ -35,9 +35,9 @@ from devhost.backend.model import Device, DeviceNode, Edits, Health, Holder, Mou
 from devhost.planning.claims import Held, Key
 from devhost.planning.timing import DISCOVERY, DiscoveryTiming
 from devhost.runtime.log import get
-from devhost.runtime.reconciler import FailureLog
+from devhost.runtime.reconciler import FailureLog, Reconciler, Retry
 from devhost.runtime.tasks import Failing, Tasks
-from devhost.runtime.worker import FileWorker, WorkerThread
+from devhost.runtime.worker import STATE_HINT, FileWorker, WorkerThread
 from devhost.telemetry.metrics import Failure
 
 from .catalog import AFTER_RELEASE, BEFORE_CONTAINER, Catalog, InstalledObserver
@@ -81,7 +81,7 @@ class HandoverRecord:
 
     def __init__(self, file: Path | None) -> None:
         self.file = file
-        self._worker = FileWorker("handover-record", "")
+        self._worker = FileWorker("handover-record", STATE_HINT)
         self.failures = FailureLog(
             log, "used devices are not recorded", "used devices are recorded again", level="error", file=file
         )
@@ -91,7 +91,7 @@ class HandoverRecord:
         if self.file is None:
             return ()
         try:
-            return await self._worker.file("read it", _read, self.file)
+            return await self._worker.file(f"read {self.file}", _read, self.file)
         except (BackendError, *DAMAGED):
             reason = "it is damaged"
         except EnvironmentFailure as error:
@@ -99,12 +99,21 @@ class HandoverRecord:
         log.error("the record of used devices is not read", file=str(self.file), reason=reason)
         return ()
 
+    async def is_lost(self) -> bool:
+        """Whether there is no record, which there should be; also if its directory does not answer."""
+        if self.file is None:
+            return False
+        try:
+            return not await self._worker.file("find it", self.file.exists)
+        except EnvironmentFailure:
+            return True
+
     async def write(self, rows: Sequence[HandedOver]) -> None:
         """Replaces the record; each failure is logged once."""
         if self.file is None:
             return
         try:
-            await self._worker.file("write it", _write, self.file, rows)
+            await self._worker.file(f"write {self.file}", _write, self.file, rows)
         except EnvironmentFailure as error:
             self.failures.failed(str(error))
         else:
@@ -318,8 +327,12 @@ class Handover:
         self._due: dict[Key, _Due] = {}
         self._ready: set[Key] = set()
         """Devices that are prepared, although the kubelet still lists the containers that had them."""
-        self._again = False
-        """Whether the record is being written again."""
+        self._keeping = Reconciler(
+            self._keep,
+            backoff=Backoff(*timing.handover_pauses),
+            first=timing.handover_record,
+            wakeable=False,
+        )
 
     @property
     def file(self) -> Path | None:
@@ -330,6 +343,12 @@ class Handover:
     def unrecorded(self) -> Failing | None:
         """Why the record cannot be written; ``None`` while a restart would miss nothing."""
         return self._record.failures.failing if self._used else None
+
+    async def run(self) -> None:
+        """Keeps the record, for ever."""
+        if self._alone is not None:
+            await self._alone()
+        await self._keeping.run()
 
     def follow(self, catalog: Catalog) -> None:
         """Uses the hooks of this catalog from now on."""
@@ -480,14 +499,13 @@ class Handover:
         await self._record.write(
             [HandedOver(given, used, released) for (_, released), (given, used) in rows.items()]
         )
-        if self._record.failures.reason and not self._again:
-            self._again = True
-            self._tasks.spawn("used devices", self._write_again)
+        if self._record.failures.reason:
+            self._keeping.wake()
 
-    async def _write_again(self) -> None:
-        """Writes the record until that succeeds."""
-        backoff = Backoff(*self._timing.handover_pauses)
-        while self._record.failures.reason:
-            await asyncio.sleep(backoff.delay())
+    async def _keep(self) -> float:
+        """Writes the record again if it was removed or could not be written."""
+        if self._record.failures.reason or (self._used and await self._record.is_lost()):
             await self._write_record()
-        self._again = False
+            if self._record.failures.reason:
+                raise Retry
+        return self._timing.handover_record

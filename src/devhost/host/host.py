@@ -544,6 +544,7 @@ class Host:
                 if missing := [token for token in given.tokens if token not in resource]:
                     resource.allocated(given.backend, dict.fromkeys(missing, devices))
             self.replanner.handover = handover
+            self.tasks.spawn("used devices", handover.run)
             self.allocations.claims.subscribe(self._handed_back)
         self.replanner.handover.follow(catalog)
         self.replan()
