@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
 from pathlib import Path
@@ -236,6 +236,9 @@ class Host:
             timing=timing,
             alone=alone,
         )
+
+        self.outside: Callable[[], Iterable[Fault]] = tuple
+        """What fails of the process beside the host; set before :meth:`run`."""
 
         self.node_condition: NodeCondition | None = None
         """Keeps the condition of the node; set before :meth:`run`, if it is wanted."""
@@ -491,6 +494,11 @@ class Host:
         for kind, subject, failures in self._reported:
             if failures.failing and not (subject == ROOT and found):  # a backend may need no such directory
                 yield kind, subject, failures.failing
+        for name, scanner in self.scanners.items():
+            links = scanner.runner.link_cache
+            if links and links.failures.failing:
+                yield "backend", name, links.failures.failing
+        yield from self.outside()
         for record in (self.given, self.backends.releases, self.rollout, self.replanner.handover):
             if record is not None and record.unrecorded:
                 yield "record", str(record.file), record.unrecorded
