@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.host import observer
 from moments import CONFIG, ENTRY, PLUGINS, SOCKET, TOY, backend, now, served
 
 from devhost.allocation.allocations import Holding, TokenGroup
@@ -20,6 +21,7 @@ from devhost.backend.errors import BackendError
 from devhost.backend.model import HEALTHY, MAX_DEVICE_ID, Device, Holder, unhealthy
 from devhost.config.loader import Copied
 from devhost.discovery.manager import ProvisioningCondition, ProvisioningState
+from devhost.discovery.observers import ObserverCondition
 from devhost.discovery.scanner import BackendCondition, BackendNow, BackendState
 from devhost.discovery.validation import RefusedDevice
 from devhost.dra.now import DraNow, DriverNow
@@ -35,6 +37,7 @@ from devhost.host.shown.now import (
     KubeletNow,
     Lost,
     Memory,
+    ObserverNow,
     PodsNow,
 )
 from devhost.host.shown.problems import KINDS, ROOT, Problem, problems, readiness, status_line
@@ -131,6 +134,10 @@ WRONG = (
     ),
     ({"failing": {"labels": LATE}}, Problem("task", "labels", *LATE)),
     ({"faults": [("record", "/f", LATE)]}, Problem("record", "/f", *LATE)),
+    (
+        {"observers": [ObserverNow(observer(object(), "ear"), ObserverCondition(reason="it raises"))]},
+        Problem("observer", "ear", "it raises"),
+    ),
 )
 
 

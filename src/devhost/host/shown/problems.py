@@ -273,8 +273,9 @@ def _labels(now: Now) -> Iterator[Problem]:
 def _observers(now: Now) -> Iterator[Problem]:
     for observer in now.observers:
         condition = observer.condition
-        if condition.state is ObserverState.PAUSED:
-            yield Problem("observer", observer.plugin.name, condition.reason, condition.since)
+        if condition.reason:
+            since = condition.since if condition.state is ObserverState.PAUSED else None
+            yield Problem("observer", observer.plugin.name, condition.reason, since)
 
 
 def _pods(now: Now) -> Iterator[Problem]:
