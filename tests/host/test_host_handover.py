@@ -280,6 +280,23 @@ async def test_hooks_are_called_although_the_record_is_damaged(rig, kubelet, hoo
         assert not host.tasks.failing
 
 
+async def test_hooks_for_a_backend_that_there_cannot_be_are_a_problem(rig, kubelet, hooks, monkeypatch):
+    monkeypatch.setattr(Hooks, "for_backends", ("toy", "gpu", "tyo"))  # gpu may not be installed
+    rig.observe(hooks)
+    async with rig.running(LINE, allocatable={TOY: 1}) as host:
+        assert [(one["kind"], one["subject"], one["reason"]) for one in status(host)["problems"]] == [
+            (
+                "plugin",
+                "observer0",
+                "its hooks are for the backend tyo, which is unknown (correct for_backends)",
+            )
+        ]
+        monkeypatch.setattr(Hooks, "for_backends", ("toy",))
+        rig.observe(hooks)
+        host.reload()
+        await rig.until(lambda: not status(host)["problems"])
+
+
 async def test_a_record_that_cannot_be_written_is_a_problem_and_is_written_later(
     rig, kubelet, hooks, tmp_path
 ):

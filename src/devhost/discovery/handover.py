@@ -40,7 +40,7 @@ from devhost.runtime.tasks import Failing, Tasks
 from devhost.runtime.worker import STATE_HINT, FileWorker, WorkerThread
 from devhost.telemetry.metrics import Failure
 
-from .catalog import AFTER_RELEASE, BEFORE_CONTAINER, Catalog, InstalledObserver
+from .catalog import AFTER_RELEASE, BEFORE_CONTAINER, OFFICIAL, Catalog, InstalledObserver
 from .runner import checked_edits
 
 if TYPE_CHECKING:
@@ -192,15 +192,23 @@ class HookCalls:
         self._count = count
         self._timing = timing
         self._plugins: Sequence[InstalledObserver] = ()
+        self.uncalled: dict[str, Failing] = {}
+        """The plugins with hooks for a backend that there cannot be, with the reason."""
         self._workers: dict[str, WorkerThread] = {}
         """The threads of the hooks before a container, by plugin."""
 
     def follow(self, catalog: Catalog) -> None:
         self._plugins = [one for one in catalog.observers if one.backends]
+        self.uncalled = {}
         for plugin in self._plugins:
             for name in plugin.backends:
                 if name not in catalog.installed:
                     log.warning("a hook is for an unknown backend", plugin=plugin.name, backend=name)
+                    if name not in OFFICIAL:
+                        reason = (
+                            f"its hooks are for the backend {name}, which is unknown (correct for_backends)"
+                        )
+                        self.uncalled[plugin.name] = Failing(reason, time.time())
 
     @property
     def backends(self) -> set[str]:
@@ -343,6 +351,11 @@ class Handover:
     def unrecorded(self) -> Failing | None:
         """Why the record cannot be written; ``None`` while a restart would miss nothing."""
         return self._record.failures.failing if self._used else None
+
+    @property
+    def uncalled(self) -> Mapping[str, Failing]:
+        """The plugins some of whose hooks are never called, with the reason."""
+        return self._hooks.uncalled
 
     async def run(self) -> None:
         """Keeps the record, for ever."""

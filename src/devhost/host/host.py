@@ -498,6 +498,8 @@ class Host:
             links = scanner.runner.link_cache
             if links and links.failures.failing:
                 yield "backend", name, links.failures.failing
+        for plugin, why in self.replanner.handover.uncalled.items() if self.replanner.handover else ():
+            yield "plugin", plugin, why
         yield from self.outside()
         for record in (self.given, self.backends.releases, self.rollout, self.replanner.handover):
             if record is not None and record.unrecorded:
