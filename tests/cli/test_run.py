@@ -99,7 +99,7 @@ async def test_a_root_without_files_of_a_host_is_logged(toys, tmp_path, there, t
     async with served(toys, tmp_path) as (_kubelet, process):
         process.terminate()
         _, said = await asyncio.to_thread(process.communicate, timeout=240)
-    line = f'the host\'s directories are not below --root reason="{toys.root} has neither sys nor dev"'
+    line = f"the host's directories are not below --root reason=\"{toys.root} has neither sys nor dev ("
     assert said.count(line) == told
 
 
@@ -275,6 +275,29 @@ async def test_metrics_show_the_use_of_devices_only_if_requested(toys, tmp_path,
                 process.terminate()
                 await ended(process)
             await kubelet.wait_for(lambda: kubelet.allocatable()["example.com/toy"] == 0)
+
+
+async def test_a_status_socket_and_a_use_of_devices_that_fail_are_problems(toys, tmp_path, address):
+    def problems() -> set[str]:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=240) as answer:
+            lines = answer.read().decode().splitlines()
+        return {line for line in lines if line.startswith("devhost_problem_info")}
+
+    toy = toys.config.parent / "backends" / "toy.py"
+    usage = 'def usage(self, devices):\n        raise OSError("no")\n\n    def allocate'
+    toy.write_text(toy.read_text().replace("def allocate", usage))
+    (tmp_path / "file").touch()
+    options = ("--listen", address, "--use-metrics", "--status-socket", str(tmp_path / "file" / "socket"))
+    async with KubeletSimulator(tmp_path / "kubelet") as kubelet:
+        with running(toys, kubelet.directory, *options) as process:
+            await until_served(kubelet)
+            async with asyncio.timeout(60):
+                while len(found := sorted(await asyncio.to_thread(problems))) < 2:
+                    await asyncio.sleep(0.05)
+            assert 'kind="task"' in found[1] and 'subject="status socket"' in found[1]
+            assert 'kind="backend"' in found[0] and "the use of devices is not known: " in found[0]
+            process.terminate()
+            await ended(process)
 
 
 @pytest.mark.parametrize("option", ["--pod-metrics", "--use-metrics"])

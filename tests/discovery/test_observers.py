@@ -19,6 +19,7 @@ from devhost.discovery.observers import (
     LIMIT,
     MOST,
     PATIENCE,
+    TOO_SLOW,
     Batch,
     Observer,
     Observers,
@@ -159,6 +160,29 @@ async def test_news_of_ten_thousand_devices_are_ten_calls() -> None:
     assert [one for _, ids, _ in ear.heard for one in ids] == many
 
 
+async def test_a_hook_that_always_raises_is_shown_also_if_another_hook_returns() -> None:
+    class Deaf(Ear):
+        def devhost_appeared(self, news: Sequence[Appeared], missed: int) -> None:
+            self.during()
+
+    ear = Deaf()
+    ear.during = lambda: 1 / 0
+    async with Rig(ear) as rig:
+        for _ in range(2 * PATIENCE):
+            ear.during = lambda: 1 / 0
+            rig.observers.publish(appeared("a"))
+            await rig.observers.flush(60)
+            ear.during = lambda: None
+            rig.observers.publish(left("a"))
+            await rig.observers.flush(60)
+            condition = rig.only.condition
+            assert condition.state is ObserverState.OK
+            assert condition.reason == "devhost_appeared: ZeroDivisionError: division by zero"
+        rig.observers.publish(appeared("a"))
+        await rig.observers.flush(60)
+        assert rig.only.condition.reason == ""
+
+
 async def test_an_observer_that_raises_is_logged_once_for_each_kind_and_affects_no_other(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -263,8 +287,10 @@ async def test_a_full_queue_drops_the_oldest_news_and_reports_their_number(
         for number in range(25):
             rig.observers.publish(left(str(number)))
         assert (rig.only.waiting, rig.only.condition.dropped) == (10, 15)
+        assert rig.only.condition.reason == TOO_SLOW
         over.set()
         await rig.observers.flush(60)
+        await until(lambda: rig.only.condition.reason == "")
     assert ear.heard[1] == ("left", ["15"], 15)
     assert [ids for _, ids, _ in ear.heard[2:]] == [[str(number)] for number in range(16, 25)]
     assert {missed for _, _, missed in ear.heard[2:]} == {0}

@@ -66,19 +66,22 @@ def test_a_damaged_record_is_none(tmp_path: Path, file: Path, clock: FakeClock, 
         assert "gpu" not in Releases(tmp_path, file, clock)
 
 
-def test_a_record_that_cannot_be_written_refuses_nothing_and_is_written_later(
+def test_a_record_that_cannot_be_written_or_is_removed_is_written_later(
     tmp_path: Path, clock: FakeClock
 ) -> None:
     file = tmp_path / "directory" / "releases"
     made = Releases(tmp_path, file, clock)
     made.begin("gpu", 600, ())
     assert "gpu" in made
-    assert (
-        made.unrecorded and made.unrecorded.reason == "releases are not recorded: No such file or directory"
+    assert made.unrecorded and made.unrecorded.reason == (
+        f"releases are not recorded: cannot write {file}: No such file or directory"
+        " (its directory must be writable for devhost)"
     )
     file.parent.mkdir()
     assert made.over({}) == {} and made.unrecorded is None
     assert "gpu" in Releases(tmp_path, file, clock)
+    file.unlink()
+    assert made.over({}) == {} and "gpu" in Releases(tmp_path, file, clock)
     assert made.end("gpu") and not file.exists()
 
 

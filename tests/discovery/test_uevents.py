@@ -6,18 +6,19 @@ import asyncio
 import ctypes.util
 import errno
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import pyudev
 
 from devhost.backend import Event
 from devhost.backend.files import by_soname
-from devhost.discovery.uevents import UeventMonitor
+from devhost.discovery.uevents import Monitors, UeventMonitor
 
 
 def writable_uevent() -> Path | None:
@@ -205,6 +206,34 @@ async def test_without_udevds_events_the_kernels_count_at_once_and_a_late_scan_f
         await heard.until(lambda event: event == Event())
     finally:
         monitor.close()
+
+
+async def test_refused_netlink_sockets_are_named_with_a_fix_and_used_once_they_are_allowed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "sys").mkdir()
+    shown: list[str] = []
+    monitors = Monitors(lambda event: None, tmp_path, lambda: shown.append(monitors.uevents_failure))
+
+    def refuse(*_: object) -> NoReturn:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    def unclear(*_: object) -> NoReturn:
+        raise OSError("Could not create udev monitor")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "socket", refuse)
+        patch.setattr(pyudev.Monitor, "from_netlink", unclear)
+        monitors.open()
+        monitors.look()
+    reason = (
+        "cannot receive uevents: Operation not permitted"
+        " (allow netlink sockets: RestrictAddressFamilies= of the systemd unit, or seccomp)"
+    )
+    assert shown == [reason] == [record.fields["reason"] for record in caplog.records]
+    monitors.look()
+    monitors.close()
+    assert shown == [reason, ""]
 
 
 async def test_a_monitor_that_opens_only_half_way_leaves_nothing_behind(

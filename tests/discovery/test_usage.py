@@ -15,7 +15,7 @@ from kit.waiting import background
 from devhost.backend import Backend, Device, NoOptions, Usage
 from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
-from devhost.discovery.usage import INTERVAL, KEPT, UsageReader
+from devhost.discovery.usage import INTERVAL, KEPT, SCRAPED, UsageReader
 from devhost.runtime.reconciler import LoopClock
 from devhost.telemetry.metrics import Metrics
 
@@ -109,8 +109,12 @@ async def test_a_failure_is_logged_once_and_hides_nothing_of_others(
         for _ in range(3):
             assert await reader.read() == {}
             clock.ahead += INTERVAL + 1
+        assert [name for name, _ in reader.failing()] == ["measured"]
+        clock.ahead += SCRAPED
+        assert not [*reader.failing()]  # there are no scrapes
         Measured.answer = {"c0": ONE}
         assert await reader.read() == {"measured": {"c0": ONE}}
+        assert not [*reader.failing()]
     logged = [record.getMessage() for record in caplog.records if "use of devices" in record.getMessage()]
     assert len(logged) == 2, logged
 

@@ -590,6 +590,16 @@ async def test_a_full_disk_is_an_error_without_a_file_and_without_a_holder(
     assert await scene.devices(ref)
 
 
+async def test_an_earlier_directory_that_takes_no_files_does_not_matter_once_another_is_configured(
+    scene: Scene,
+) -> None:
+    (scene.place / "cdi").write_text("in the way")
+    assert await scene.error(scene.claim(1, result("gpu", "a"))) == scene.files.unwritten != ""
+    scene.files.move(scene.place / "other")
+    await scene.files.check()
+    assert scene.files.unwritten == ""
+
+
 async def test_a_claim_stays_held_if_its_file_cannot_be_removed(scene: Scene) -> None:
     ref = scene.claim(1, result("gpu", "a"))
     await scene.devices(ref)

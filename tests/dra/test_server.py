@@ -14,6 +14,7 @@ import grpc.aio
 import pytest
 from devhost_testing.api import dra_v1_pb2_grpc, registration_pb2_grpc
 from devhost_testing.dra.kubelet import HEALTH, claims_stub, health_stub
+from kit.clock import FakeClock
 from kit.dra import channel
 from kit.waiting import until
 from scraped_series import value
@@ -23,7 +24,7 @@ from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.model import ClaimHolder
 from devhost.dra.api import dra_v1_pb2, health_v1_pb2, registration_pb2
 from devhost.dra.inventory import DeviceHealth
-from devhost.dra.server import DraServer
+from devhost.dra.server import DraServer, Registration
 from devhost.planning.settings import DraOptions
 from devhost.telemetry.metrics import Metrics
 
@@ -379,3 +380,19 @@ async def test_the_socket_of_a_killed_process_is_replaced(place: Path) -> None:
             dra_v1_pb2.NodePrepareResourcesRequest()
         )
     assert not answer.claims
+
+
+def test_the_kubelet_has_time_to_find_a_driver_whose_sockets_could_not_be_made_for_long(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = FakeClock()
+    driver = Registration(DRIVER, at(tmp_path), lambda: None, 60.0, clock)
+    clock.now += 1000  # without sockets
+    driver.check()
+    clock.now += 59
+    driver.check()
+    assert driver.error == ""
+    clock.now += 1
+    for _ in range(3):
+        driver.check()
+    assert driver.error and caplog.messages.count("DRA driver not registered") == 1

@@ -94,14 +94,28 @@ async def test_a_claim_whose_file_cannot_be_restored_is_named_until_it_is(node: 
         (file / "in the way").mkdir(parents=True)
         await node.lists()
         await node.lists()
-        assert list(node.upkeep.failures) == [ref.uid]
-        claim, reason = node.upkeep.failures[ref.uid]
-        assert claim == ref and reason.startswith(f"cannot write {file}: ")
+        ((claim, reason),) = node.upkeep.failures
+        assert claim == str(ref) and reason.startswith(f"its CDI file may be missing: cannot write {file}: ")
         (file / "in the way").rmdir()
         file.rmdir()
         await node.lists()
-        assert node.upkeep.failures == {} and file.is_file()
+        assert node.upkeep.failures == () and file.is_file()
     assert caplog.messages.count("the CDI file of a claim may be missing") == 2
+
+
+async def test_a_claim_that_cannot_be_asked_for_is_named_until_it_is(node: Node, caplog: Any) -> None:
+    ref = await node.used(result("gpu", "a"))
+    node.claims.clear()
+    node.scene.api.error = ApiError(403, "Forbidden")
+    await node.lists()
+    for _ in range(2):
+        await node.lists(GRACE)
+    ((claim, reason),) = node.upkeep.failures
+    assert claim == str(ref) and reason.startswith("it may be gone, but stays prepared: ")
+    node.scene.api.error = None
+    await node.lists(GRACE)
+    assert node.upkeep.failures == () and node.scene.left
+    assert caplog.messages.count("a claim that may be gone stays prepared") == 1
 
 
 async def test_a_claim_that_was_released_is_not_restored(node: Node) -> None:

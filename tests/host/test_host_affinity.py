@@ -12,6 +12,7 @@ from devhost_testing.kubelet.faults import Gate, Point
 from scraped_series import value
 
 from devhost.backend import Device
+from devhost.host.shown.problems import problems
 from devhost.telemetry.metrics import Guess, Metrics
 
 GPU, HCA = "example.com/gpu", "example.com/hca"
@@ -121,7 +122,7 @@ async def test_links_reported_by_a_backend_decide_between_equal_switches(machine
         assert all(a == b for a, b in combinations(indices, 2))
 
 
-async def test_a_failure_of_links_costs_no_device(machine, kubelet):
+async def test_a_failure_of_links_costs_no_device_and_is_a_problem(machine, kubelet):
     def links(self, a, b):
         raise RuntimeError("no library")
 
@@ -129,3 +130,7 @@ async def test_a_failure_of_links_costs_no_device(machine, kubelet):
     async with machine.running(allocatable={GPU: 8, HCA: 8}) as host:
         assert len((await kubelet.admit("pod", "main", GPU, 2)).device_ids) == 2
         assert host.scanners["toy"].condition.state == "ok"
+        await machine.until(lambda: problems(host.now()).shown)
+        (problem,) = problems(host.now()).shown
+        assert (problem.kind, problem.subject) == ("backend", "toy")
+        assert problem.reason.startswith("links between devices are not known: ")

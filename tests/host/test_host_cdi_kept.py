@@ -12,6 +12,7 @@ from cdi_scene import OTHER, OTHER_LINE, TOY, TOY_LINE
 from status_values import status
 
 from devhost.backend import Device, unhealthy
+from devhost.host.shown.problems import problems
 
 
 async def test_a_device_that_vanishes_while_a_pod_has_it_stays_in_the_specification(rig, kubelet, specs):
@@ -91,6 +92,24 @@ async def test_stale_files_are_removed_at_the_start_and_foreign_ones_never(rig, 
         rig.write(OTHER_LINE)
         await rig.until(lambda: not specs.path().exists())
     assert all(path.read_text() == "{}" for path in foreign)
+
+
+async def test_a_stale_file_that_cannot_be_removed_is_a_problem_until_it_is(rig, kubelet, specs, monkeypatch):
+    unlink = Path.unlink
+
+    def refuse(self, missing_ok=False):
+        raise OSError(errno.EROFS, "Read-only file system", str(self))
+
+    rig.cdi.mkdir()
+    specs.path("example.com/old").write_text("{}")
+    monkeypatch.setattr(Path, "unlink", refuse)
+    async with rig.running("name: example.com/toy, backend: toy") as host:
+        await rig.until(lambda: problems(host.now()).shown)
+        (problem,) = problems(host.now()).shown
+        assert (problem.kind, problem.subject) == ("resource", "cdi.directory")
+        assert "stale CDI specifications may be left: cannot clear" in problem.reason
+        monkeypatch.setattr(Path, "unlink", unlink)
+        await rig.until(lambda: not problems(host.now()).shown)
 
 
 async def test_no_file_is_removed_while_holders_are_unknown(rig, specs):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from devhost.backend import Device
+from devhost.host.shown.problems import problems
 
 NET = "example.com/net"
 LINE = "name: example.com/net, backend: toy"
@@ -57,6 +60,24 @@ async def test_a_file_exists_while_its_pod_runs(rig, kubelet, files):
         assert files() == {f"example.com-net-{device}-device.json": info(device)}
         kubelet.release("pod")
         await rig.until(lambda: files() == {})
+
+
+async def test_a_file_that_cannot_be_removed_is_a_problem_until_it_is(rig, kubelet, files, monkeypatch):
+    unlink = Path.unlink
+
+    def refuse(self, missing_ok=False):
+        raise OSError(errno.EROFS, "Read-only file system", str(self))
+
+    async with rig.running(LINE, allocatable={NET: 2}) as host:
+        await pod(rig, kubelet)
+        monkeypatch.setattr(Path, "unlink", refuse)
+        kubelet.release("pod")
+        await rig.until(lambda: problems(host.now()).shown)
+        (problem,) = problems(host.now()).shown
+        assert (problem.kind, problem.subject) == ("resource", "deviceInfo.directory")
+        assert "cannot remove a device-info file: cannot remove files from" in problem.reason
+        monkeypatch.setattr(Path, "unlink", unlink)
+        await rig.until(lambda: files() == {} and not problems(host.now()).shown)
 
 
 async def test_a_restart_keeps_the_files_of_running_pods_and_removes_the_others(rig, kubelet, files):

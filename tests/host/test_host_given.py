@@ -299,6 +299,17 @@ async def test_a_checkpoint_that_stays_damaged_is_not_logged_as_known_again(rig,
         assert "it is known again" not in caplog.messages
 
 
+async def test_a_record_that_is_removed_meanwhile_is_written_again(rig, kubelet, sticks):
+    rig.write(LINE)
+    async with sticks.running() as host:
+        await offered(kubelet, A, B)
+        await given(kubelet, "one")
+        await rig.until(host.given.file.exists)
+        host.given.file.unlink()
+        host.given.file.parent.rename(rig.config.parent / "lost")
+        await rig.until(lambda: host.given.file.exists() and A in host.given.file.read_text())
+
+
 async def test_a_record_that_cannot_be_written_costs_no_service_and_is_a_problem(rig, kubelet, sticks):
     state = sticks.options["state_dir"]
     state.write_text("a file")
@@ -318,7 +329,10 @@ async def test_a_record_that_cannot_be_written_costs_no_service_and_is_a_problem
         await rig.until(lambda: unrecorded(host))
         ((file, why),) = unrecorded(host)
         assert file == str(host.given.file)
-        assert why == f"what containers were given is not recorded: cannot write {file}: Not a directory"
+        assert why == (
+            f"what containers were given is not recorded: cannot write {file}: Not a directory"
+            " (--state-dir must be a directory that devhost may write to)"
+        )
         state.unlink()
         await rig.until(lambda: unrecorded(host) == [])
 

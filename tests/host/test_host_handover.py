@@ -281,6 +281,23 @@ async def test_hooks_are_called_although_the_record_is_damaged(rig, kubelet, hoo
         assert not host.tasks.failing
 
 
+async def test_hooks_for_a_backend_that_there_cannot_be_are_a_problem(rig, kubelet, hooks, monkeypatch):
+    monkeypatch.setattr(Hooks, "for_backends", ("toy", "gpu", "tyo"))  # gpu may not be installed
+    rig.observe(hooks)
+    async with rig.running(LINE, allocatable={TOY: 1}) as host:
+        assert [(one["kind"], one["subject"], one["reason"]) for one in status(host)["problems"]] == [
+            (
+                "plugin",
+                "observer0",
+                "its hooks are for the backend tyo, which is unknown (correct for_backends)",
+            )
+        ]
+        monkeypatch.setattr(Hooks, "for_backends", ("toy",))
+        rig.observe(hooks)
+        host.reload()
+        await rig.until(lambda: not status(host)["problems"])
+
+
 async def test_a_record_that_cannot_be_written_is_a_problem_and_is_written_later(
     rig, kubelet, hooks, tmp_path
 ):
@@ -334,6 +351,15 @@ async def test_what_does_not_fit_into_the_record_is_a_problem(rig, kubelet, hook
         (why,) = [one["reason"] for one in status(host)["problems"] if one["kind"] == "record"]
         assert why == "used devices are not recorded: it would be larger than 8 MiB"
         assert recorded(tmp_path) == sorted(one.id for one in many)  # only what the hook added is too much
+
+
+async def test_a_record_that_is_removed_meanwhile_is_written_again(rig, kubelet, hooks, tmp_path):
+    rig.hurry_discovery(handover_record=0.1)
+    state = tmp_path / "state"
+    async with rig.running(LINE, allocatable={TOY: 1}, state_dir=state):
+        await kubelet.admit("one", "main", TOY, 1)
+        state.rename(tmp_path / "lost")
+        await rig.until(lambda: any("d0" in record.read_text() for record in state.rglob("used*")))
 
 
 async def test_a_running_container_keeps_its_additions_over_a_restart(rig, kubelet, hooks, tmp_path):

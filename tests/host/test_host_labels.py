@@ -223,7 +223,11 @@ async def test_changing_reasons_for_missing_labels_do_not_fill_the_log(rig, feat
     assert caplog.messages.count("labels are missing") == incident.MOST
 
 
-async def test_a_removal_failure_is_logged_once_and_retried(rig, features, monkeypatch, caplog):
+def wrong(host):
+    return [(one["kind"], one["subject"]) for one in status(host)["problems"]]
+
+
+async def test_a_removal_failure_is_a_problem_logged_once_and_retried(rig, features, monkeypatch, caplog):
     async with rig.running(LINE) as host:
         await rig.until(features)
         unlink = Path.unlink
@@ -237,9 +241,10 @@ async def test_a_removal_failure_is_logged_once_and_retried(rig, features, monke
         host.reload()
         await rig.until(lambda: [r for r in caplog.records if "cannot remove a file" in r.message])
         await refresh(rig)
+        assert ("labels", "labels.directory") in wrong(host)
         monkeypatch.setattr(Path, "unlink", unlink)
         host.node_labels.wake()
-        await rig.until(lambda: features() is None)
+        await rig.until(lambda: features() is None and ("labels", "labels.directory") not in wrong(host))
     logged = [record for record in caplog.records if "cannot remove a file" in record.message]
     (reason,) = {record.fields["reason"] for record in logged}
     assert reason.startswith(f"cannot remove files from {rig.features}: Read-only file system (labels.dir")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
+from devhost.host.shown.problems import problems
 from devhost.kubelet.kubelet_socket import ABSENT
 
 TOY = "example.com/toy"
@@ -65,3 +66,24 @@ async def test_a_refused_configuration_does_not_change_readiness(rig, kubelet):
         rig.config.write_text("version: 1\nresources: nonsense\n")
         await rig.until(lambda: host.configuration.last_reload.complaints)
         assert host.ready() == (True, "")
+
+
+async def test_a_root_without_the_directories_of_a_host_is_a_problem_until_they_are_mounted(
+    rig, kubelet, tmp_path
+):
+    root = tmp_path / "host"
+    root.mkdir()
+    rig.scripts["toy"].devices = []
+    async with rig.running(f"name: {TOY}, backend: toy, optional: true", root=root) as host:
+        reason = (
+            "the host's directories are not below --root:"
+            f" {root} has neither sys nor dev (mount the host's directories there)"
+        )
+        await rig.until(lambda: host.ready() == (False, reason))
+        assert [(one.kind, one.subject, one.reason) for one in problems(host.now()).shown] == [
+            ("backend", "--root", reason)
+        ]
+        (root / "sys").mkdir()
+        host.reload()
+        await rig.until(lambda: host.ready() == (True, ""))
+        assert not problems(host.now()).shown

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.host import observer
 from moments import CONFIG, ENTRY, PLUGINS, SOCKET, TOY, backend, now, served
 
 from devhost.allocation.allocations import Holding, TokenGroup
@@ -20,6 +21,7 @@ from devhost.backend.errors import BackendError
 from devhost.backend.model import HEALTHY, MAX_DEVICE_ID, Device, Holder, unhealthy
 from devhost.config.loader import Copied
 from devhost.discovery.manager import ProvisioningCondition, ProvisioningState
+from devhost.discovery.observers import ObserverCondition
 from devhost.discovery.scanner import BackendCondition, BackendNow, BackendState
 from devhost.discovery.validation import RefusedDevice
 from devhost.dra.now import DraNow, DriverNow
@@ -35,9 +37,10 @@ from devhost.host.shown.now import (
     KubeletNow,
     Lost,
     Memory,
+    ObserverNow,
     PodsNow,
 )
-from devhost.host.shown.problems import KINDS, Problem, problems, readiness, status_line
+from devhost.host.shown.problems import KINDS, ROOT, Problem, problems, readiness, status_line
 from devhost.host.shown.recent_removals import Departed, Removals
 from devhost.host.shown.shortages import (
     OTHER_BACKEND,
@@ -130,6 +133,11 @@ WRONG = (
         Problem("pods", str(SOCKET), "no answer", 2.0),
     ),
     ({"failing": {"labels": LATE}}, Problem("task", "labels", *LATE)),
+    ({"faults": [("record", "/f", LATE)]}, Problem("record", "/f", *LATE)),
+    (
+        {"observers": [ObserverNow(observer(object(), "ear"), ObserverCondition(reason="it raises"))]},
+        Problem("observer", "ear", "it raises"),
+    ),
 )
 
 
@@ -161,6 +169,7 @@ def test_each_part_that_is_wrong_is_one_problem(others: dict[str, Any], problem:
         ({"dra": one_driver()}, "DRA driver: dra.example.com (no answer)"),
         ({"failing": {"labels": LATE}}, "failing tasks: labels (it does not work)"),
         ({"rollout": LATE}, "it does not work"),
+        ({"faults": [("backend", ROOT, LATE)]}, "it does not work"),
         (
             {
                 "configuration": ConfigurationNow(CONFIG, "", None, Copied(CONFIG, "yesterday", ("a", "b"))),

@@ -198,13 +198,11 @@ class DeviceInfoFiles:
     ) -> None:
         self._allocations = allocations
         self._files = OwnedFiles(directory_class, directory, "device-info", HINT, tag, deadline)
-        self._loop = Reconciler(
-            self.remove_stale,
-            failures=FailureLog(
-                log, "cannot remove a device-info file", "device-info files can be removed again"
-            ),
-            clock=clock,
+        self.failures = FailureLog(
+            log, "cannot remove a device-info file", "device-info files can be removed again"
         )
+        """Why a file stays that no container needs."""
+        self._loop = Reconciler(self.remove_stale, failures=self.failures, clock=clock)
         allocations.subscribe(lambda resource, tokens: self._loop.wake())
 
     @property

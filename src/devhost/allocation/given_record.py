@@ -96,11 +96,14 @@ class GivenRecord:
         raise Unusable(f"{self.file} is of another version of devhost, or of another kubelet")
 
     def write(self, given: Mapping[Token, Gift], claims: Mapping[str, Gift]) -> None:
-        """Makes the file hold these gifts, atomically. Raises ``Unusable`` or ``OSError``."""
+        """Makes the file hold these gifts, atomically, also if it was removed.
+
+        Raises ``Unusable`` or ``OSError``.
+        """
         if self.file is None:
             return
         data = self._text(given, claims)
-        if data == self._written:
+        if data == self._written and self.file.exists():
             return
         if len(data) > MAX_BYTES:
             raise Unusable(f"{self.file} would be larger than {MAX_BYTES >> 20} MiB")

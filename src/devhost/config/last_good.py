@@ -106,7 +106,10 @@ class LastGood:
             await self._write()
 
     async def run(self, changed: Callable[[], None]) -> None:
-        """Writes again what could not be written; never returns. Calls back when :attr:`outdated` changed."""
+        """Writes again what could not be written, or was removed; never returns.
+
+        Calls back when :attr:`outdated` changed.
+        """
 
         async def write() -> float:
             before = self.outdated
@@ -133,8 +136,6 @@ class LastGood:
                 self.since = time.time()
             self.outdated = reason if old else ""
         else:
-            if wanted is self._wanted:
-                self._wanted = None
             self.outdated = ""
             self._failures.succeeded()
         finally:

@@ -24,7 +24,7 @@ from devhost.planning.settings import Identity
 from devhost.runtime.log import get, utc
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
 from devhost.runtime.tasks import Failing
-from devhost.runtime.worker import FileWorker
+from devhost.runtime.worker import STATE_HINT, FileWorker
 
 log = get(__name__)
 
@@ -152,7 +152,7 @@ class Rollout:
         self._failures = FailureLog(
             log, "the rollout is not recorded", "the rollout is recorded again", file=record.file
         )
-        self._worker = FileWorker("rollout", "")
+        self._worker = FileWorker("rollout", STATE_HINT)
         self._loop = Reconciler(self._pass, first=0.0, clock=clock)
         self.run = self._loop.run
         """Keeps the record, and ends the waiting when its time is over."""

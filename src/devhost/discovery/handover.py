@@ -35,12 +35,12 @@ from devhost.backend.model import Device, DeviceNode, Edits, Health, Holder, Mou
 from devhost.planning.claims import Held, Key
 from devhost.planning.timing import DISCOVERY, DiscoveryTiming
 from devhost.runtime.log import get
-from devhost.runtime.reconciler import FailureLog
+from devhost.runtime.reconciler import FailureLog, Reconciler, Retry
 from devhost.runtime.tasks import Failing, Tasks
-from devhost.runtime.worker import FileWorker, WorkerThread
+from devhost.runtime.worker import STATE_HINT, FileWorker, WorkerThread
 from devhost.telemetry.metrics import Failure
 
-from .catalog import AFTER_RELEASE, BEFORE_CONTAINER, Catalog, InstalledObserver
+from .catalog import AFTER_RELEASE, BEFORE_CONTAINER, OFFICIAL, Catalog, InstalledObserver
 from .runner import checked_edits
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class HandoverRecord:
 
     def __init__(self, file: Path | None) -> None:
         self.file = file
-        self._worker = FileWorker("handover-record", "")
+        self._worker = FileWorker("handover-record", STATE_HINT)
         self.failures = FailureLog(
             log, "used devices are not recorded", "used devices are recorded again", level="error", file=file
         )
@@ -94,7 +94,7 @@ class HandoverRecord:
         if self.file is None:
             return ()
         try:
-            return await self._worker.file("read it", _read, self.file)
+            return await self._worker.file(f"read {self.file}", _read, self.file)
         except (BackendError, *DAMAGED):
             reason = "it is damaged"
         except EnvironmentFailure as error:
@@ -102,12 +102,21 @@ class HandoverRecord:
         log.error("the record of used devices is not read", file=str(self.file), reason=reason)
         return ()
 
+    async def is_lost(self) -> bool:
+        """Whether there is no record, which there should be; also if its directory does not answer."""
+        if self.file is None:
+            return False
+        try:
+            return not await self._worker.file("find it", self.file.exists)
+        except EnvironmentFailure:
+            return True
+
     async def write(self, rows: Sequence[HandedOver]) -> None:
         """Replaces the record; each failure is logged once."""
         if self.file is None:
             return
         try:
-            await self._worker.file("write it", _write, self.file, rows)
+            await self._worker.file(f"write {self.file}", _write, self.file, rows)
         except EnvironmentFailure as error:
             self.failures.failed(str(error))
         else:
@@ -189,15 +198,23 @@ class HookCalls:
         self._count = count
         self._timing = timing
         self._plugins: Sequence[InstalledObserver] = ()
+        self.uncalled: dict[str, Failing] = {}
+        """The plugins with hooks for a backend that there cannot be, with the reason."""
         self._workers: dict[str, WorkerThread] = {}
         """The threads of the hooks before a container, by plugin."""
 
     def follow(self, catalog: Catalog) -> None:
         self._plugins = [one for one in catalog.observers if one.backends]
+        self.uncalled = {}
         for plugin in self._plugins:
             for name in plugin.backends:
                 if name not in catalog.installed:
                     log.warning("a hook is for an unknown backend", plugin=plugin.name, backend=name)
+                    if name not in OFFICIAL:
+                        reason = (
+                            f"its hooks are for the backend {name}, which is unknown (correct for_backends)"
+                        )
+                        self.uncalled[plugin.name] = Failing(reason, time.time())
 
     @property
     def backends(self) -> set[str]:
@@ -324,8 +341,12 @@ class Handover:
         self._due: dict[Key, _Due] = {}
         self._ready: set[Key] = set()
         """Devices that are prepared, although the kubelet still lists the containers that had them."""
-        self._again = False
-        """Whether the record is being written again."""
+        self._keeping = Reconciler(
+            self._keep,
+            backoff=Backoff(*timing.handover_pauses),
+            first=timing.handover_record,
+            wakeable=False,
+        )
 
     @property
     def file(self) -> Path | None:
@@ -336,6 +357,17 @@ class Handover:
     def unrecorded(self) -> Failing | None:
         """Why the record cannot be written; ``None`` while a restart would miss nothing."""
         return self._record.failures.failing if self._used else None
+
+    @property
+    def uncalled(self) -> Mapping[str, Failing]:
+        """The plugins some of whose hooks are never called, with the reason."""
+        return self._hooks.uncalled
+
+    async def run(self) -> None:
+        """Keeps the record, for ever."""
+        if self._alone is not None:
+            await self._alone()
+        await self._keeping.run()
 
     def follow(self, catalog: Catalog) -> None:
         """Uses the hooks of this catalog from now on."""
@@ -495,14 +527,13 @@ class Handover:
         await self._record.write(
             [HandedOver(given, used, released) for (_, released), (given, used) in rows.items()]
         )
-        if self._record.failures.reason and not self._again:
-            self._again = True
-            self._tasks.spawn("used devices", self._write_again)
+        if self._record.failures.reason:
+            self._keeping.wake()
 
-    async def _write_again(self) -> None:
-        """Writes the record until that succeeds."""
-        backoff = Backoff(*self._timing.handover_pauses)
-        while self._record.failures.reason:
-            await asyncio.sleep(backoff.delay())
+    async def _keep(self) -> float:
+        """Writes the record again if it was removed or could not be written."""
+        if self._record.failures.reason or (self._used and await self._record.is_lost()):
             await self._write_record()
-        self._again = False
+            if self._record.failures.reason:
+                raise Retry
+        return self._timing.handover_record

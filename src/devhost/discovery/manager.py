@@ -255,7 +255,8 @@ class Releases:
             elif loaded != release.modules:  # unloaded: a directory of the same number is another driver
                 self._found[backend] = Release(release.ends, release.until, loaded)
                 self._write()
-        if self._failures.reason:
+        removed = self.file is not None and self._found and not self.file.exists()
+        if self._failures.reason or removed:
             self._write()
         return over
 
@@ -293,7 +294,8 @@ class Releases:
             else:
                 self.file.unlink(missing_ok=True)
         except OSError as error:
-            self._failures.failed(error.strerror or str(error))
+            reason = f"cannot write {self.file}: {error.strerror or error}"
+            self._failures.failed(f"{reason} (its directory must be writable for devhost)")
         else:
             self._failures.succeeded()
 

@@ -40,6 +40,8 @@ LIMIT = 20_000
 PATIENCE = 5
 """Failures in a row after which an observer is paused."""
 
+TOO_SLOW = "it is too slow, so news are dropped"
+
 
 class ObserverState(StrEnum):
     """The state of an observer."""
@@ -50,7 +52,10 @@ class ObserverState(StrEnum):
 
 @frozen
 class ObserverCondition:
-    """What is known about an observer; ``since`` is wall-clock seconds."""
+    """What is known about an observer; ``since`` is wall-clock seconds.
+
+    ``reason`` is why it is paused, or does not get all news; else empty.
+    """
 
     state: ObserverState = ObserverState.OK
     reason: str = ""
@@ -123,6 +128,8 @@ class Observer:
         self._failed_in_a_row = 0
         self._pause = Incident()
         self._logged: set[tuple[str, str]] = set()
+        self._failing: dict[str, str] = {}
+        """Why the last call of a hook failed, by hook; while others return, the observer is not paused."""
 
     @property
     def hung(self) -> bool:
@@ -161,7 +168,8 @@ class Observer:
                     log.info(
                         "observer has caught up", observer=self.plugin.name, dropped=self.condition.dropped
                     )
-                self._overflowed = False
+                    self._overflowed = False
+                    self._show()
                 self._news.clear()
                 await self._news.wait()
             await self._call()
@@ -200,31 +208,35 @@ class Observer:
             self._failed(Failure.TIMEOUT, hook, "", reason)
         else:
             if error is None:
-                self._succeeded()
+                self._succeeded(hook)
             else:
                 self._failed(Failure.ERROR, hook, type(error).__name__, f"{hook}: {one_line(error)}")
 
-    def _succeeded(self) -> None:
+    def _succeeded(self, hook: str) -> None:
         self.count(None)
         self._failed_in_a_row = 0
+        self._failing.pop(hook, None)
         if self.condition.state is ObserverState.OK:
+            self._show()
             return
         self._backoff.reset()
         self._logged.clear()
         self._pause.over()
         if self._queue:
             self.settled.clear()
-        self._set(ObserverState.OK, "")
+        self._set(ObserverState.OK, self._trouble)
         log.info("observer is back", observer=self.plugin.name, dropped=self.condition.dropped)
 
     def _failed(self, failure: Failure, hook: str, sort: str, reason: str) -> None:
         self.count(failure)
         self._failed_in_a_row += 1
+        self._failing[hook] = reason
         if (hook, sort) not in self._logged:
             self._logged.add((hook, sort))
             log.warning("observer failed", observer=self.plugin.name, reason=reason)
         if self.condition.state is ObserverState.OK:
             if failure is Failure.ERROR and self._failed_in_a_row < PATIENCE:
+                self._show()
                 return
             log.error("observer is paused", observer=self.plugin.name, reason=reason)
             self._pause.news(reason)
@@ -246,9 +258,19 @@ class Observer:
             log.warning(
                 "observer is too slow, news are dropped", observer=self.plugin.name, limit=self._limit
             )
+            self._show()
         self._missed += dropped
         self.condition = replace(self.condition, dropped=self.condition.dropped + dropped)
         self._metrics.add("observer_dropped_total", self.plugin.name, by=dropped)
+
+    @property
+    def _trouble(self) -> str:
+        """Why it does not get all news, although it is not paused."""
+        return next(iter(self._failing.values()), TOO_SLOW if self._overflowed else "")
+
+    def _show(self) -> None:
+        if self.condition.state is ObserverState.OK:
+            self._set(ObserverState.OK, self._trouble)
 
     def _set(self, state: ObserverState, reason: str) -> None:
         if state is not self.condition.state:

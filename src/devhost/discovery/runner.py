@@ -69,15 +69,16 @@ class LinkCache:
         self._known: dict[tuple[str, str], tuple[Device, Device, int]] = {}
         self._devices: Mapping[str, Device] = {}
         self._read: Mapping[str, Device] = self._devices
+        self.failures = FailureLog(
+            log,
+            "links between devices are not known",
+            "links between devices are known again",
+            backend=backend,
+        )
         self._refreshes = Reconciler(
             self.refresh,
             backoff=Backoff(5.0, 600.0),
-            failures=FailureLog(
-                log,
-                "links between devices are not known",
-                "links between devices are known again",
-                backend=backend,
-            ),
+            failures=self.failures,
             first=None,
             wakeable=False,
             clock=clock,

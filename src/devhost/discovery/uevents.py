@@ -15,6 +15,7 @@ from pathlib import Path
 
 from devhost.backend import Event
 from devhost.backend.files import by_soname, missing_host_reason
+from devhost.backend.incident import Incident
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import FailureLog
 
@@ -31,6 +32,9 @@ DRAIN_LIMIT = 256
 
 SETTLE = 1.0
 """Seconds from a kernel event to another scan: udevd has finished by then, with or without an event here."""
+
+_UEVENTS = 15
+"""NETLINK_KOBJECT_UEVENT."""
 
 EventSink = Callable[[Event], None]
 
@@ -147,6 +151,18 @@ def _pending_error(monitor: pyudev.Monitor) -> int:
         return same.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
 
+_HINT = "allow netlink sockets: RestrictAddressFamilies= of the systemd unit, or seccomp"
+
+
+def _refusal() -> str:
+    """Why netlink sockets cannot be used: libudev does not report it."""
+    try:
+        socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _UEVENTS).close()
+    except OSError as error:
+        return error.strerror or str(error.errno)
+    return "libudev refuses"
+
+
 class Monitors:
     """Receives uevents, and keeps why an event source does not work."""
 
@@ -155,22 +171,47 @@ class Monitors:
         """Why there are no uevents; empty if there are."""
         self.polled: dict[str, str] = {}
         """Why inotify does not watch a file or directory, by its path."""
+        self.host_failures = FailureLog(
+            log, "the host's directories are not below --root", "the host's directories are below --root"
+        )
+        """Why no device can be found."""
         self._dispatch = dispatch
         self._root = root
         self._changed = changed
         self._uevents: UeventMonitor | None = None
+        self._refused = Incident()
 
     def open(self) -> None:
         """Starts to receive uevents, if that is possible."""
+        self.look()
+
+    def look(self) -> None:
+        """Starts to receive uevents if there are none.
+
+        Looks also whether there is a host below the root; in a pod, its directories must be mounted there.
+        """
+        if self._uevents is None:
+            self._receive()
         if reason := missing_host_reason(self._root):
-            log.warning("the host's directories are not below --root", reason=reason)
+            self.host_failures.failed(f"{reason} (mount the host's directories there)")
+        else:
+            self.host_failures.succeeded()
+
+    def _receive(self) -> None:
+        failure = ""
         try:
             self._uevents = UeventMonitor(self._dispatch, self._root)
-        except (OSError, ImportError) as error:  # pyudev finds libudev only when it is first used
-            self.uevents_failure = str(error)
-            log.warning("no uevents; devices are scanned once a minute", reason=self.uevents_failure)
+        except OSError as error:
+            failure = f"cannot receive uevents: {error.strerror or _refusal()} ({_HINT})"
+        except ImportError:  # pyudev finds libudev only when it is first used
+            failure = "cannot receive uevents: libudev is missing (install libudev, then restart devhost)"
         else:
             log.info("listening for uevents", source=self._uevents.source)
+        if failure and self._refused.news(failure):
+            log.warning("no uevents; devices are scanned once a minute", reason=failure)
+        if failure != self.uevents_failure:
+            self.uevents_failure = failure
+            self._changed()
 
     def close(self) -> None:
         """Stops receiving uevents."""

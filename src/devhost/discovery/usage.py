@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from devhost.backend import Usage
 from devhost.backend.errors import BackendError
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog
+from devhost.runtime.tasks import Failing
 
 from .scanner import Scanner
 
@@ -28,6 +29,9 @@ PATIENCE = 2.0
 
 KEPT = 60.0
 """Seconds for which an answer is shown."""
+
+SCRAPED = 900.0
+"""Seconds after the last scrape for which it is shown that a backend did not answer."""
 
 DEADLINE = 5.0
 """Seconds that one call of a backend may take."""
@@ -49,6 +53,13 @@ class UsageReader:
         self._clock = clock
         self._patience = patience
         self._questions: dict[str, _Question] = {}
+
+    def failing(self) -> Iterator[tuple[str, Failing]]:
+        """The backends that did not answer the last question, with the reasons, while there are scrapes."""
+        since = self._clock.time() - SCRAPED
+        for name, one in self._questions.items():
+            if one.failures.failing and one.asked > since:
+                yield name, one.failures.failing
 
     async def read(self) -> Mapping[str, Mapping[str, Usage]]:
         """What is known now: by backend, then by the device's id."""
@@ -76,15 +87,15 @@ class _Question:
         self.answer: Mapping[str, Usage] = {}
         self.began = -math.inf
         """When the question was asked that :attr:`answer` answers."""
-        self._asked = -math.inf
-        self._failures = FailureLog(
+        self.asked = -math.inf
+        self.failures = FailureLog(
             log, "the use of devices is not known", "the use of devices is known again", backend=backend
         )
 
     def ask(self, scanner: Scanner, now: float) -> None:
         """Asks, unless that was done just now or is still going on."""
-        if self.task is None and now >= self._asked + INTERVAL:
-            self._asked = now
+        if self.task is None and now >= self.asked + INTERVAL:
+            self.asked = now
             self.task = asyncio.create_task(self._ask(scanner, now))
 
     def cancel(self) -> None:
@@ -98,8 +109,8 @@ class _Question:
             self.answer = await runner.call("usage", DEADLINE, runner.usage, list(scanner.devices.values()))
             self.began = began
         except BackendError as error:
-            self._failures.failed(str(error))
+            self.failures.failed(str(error))
         else:
-            self._failures.succeeded()
+            self.failures.succeeded()
         finally:
             self.task = None

@@ -211,8 +211,7 @@ class DraFrontEnd:
             calls=dict(self._server.calls),
             heard_at=self.publisher.heard_at,
             kept=self.upkeep.kept,
-            missing_files=self.upkeep.failures,
-            outdated_files=dict(self._refresher.failures),
+            flaws=(*self.upkeep.failures, *self._refresher.failures),
             unwritten=self.files.unwritten,
         )
 
@@ -342,7 +341,7 @@ class DraFrontEnd:
 
     async def _refresh(self) -> float:
         await self._taken.wait()
-        was = dict(self._refresher.failures), self.files.unwritten
+        was = self._refresher.failures, self.files.unwritten
         try:
             return await self._refresher.refresh()
         finally:

@@ -63,7 +63,7 @@ class DriverNow:
     server, ``status_failure`` why the status of a claim cannot be written, ``unwritten`` why the files of a
     claim cannot; each is empty if there is no reason. ``published`` is by resource, ``claims`` are the
     prepared ones by uid, and ``kept`` those of them that are gone and that the kubelet has not released.
-    ``missing_files`` and ``outdated_files`` are those whose CDI files may be so, by uid, with the reasons.
+    ``flaws`` are the claims for which something fails, each with the reason.
     ``calls`` is how many calls of the kubelet are not answered yet, by kind, and ``heard_at`` when the API
     server last sent something over the watch of slices, in Unix time; 0 before.
     """
@@ -84,8 +84,7 @@ class DriverNow:
     calls: Mapping[Call, int]
     heard_at: float = 0.0
     kept: Mapping[str, ClaimHolder]
-    missing_files: Mapping[str, tuple[ClaimHolder, str]]
-    outdated_files: Mapping[str, tuple[ClaimHolder, str]]
+    flaws: Sequence[tuple[str, str]] = ()
     unwritten: str = ""
 
     def missing(self) -> str:
@@ -101,9 +100,7 @@ class DriverNow:
         """What is wrong: each subject with the reason."""
         for reason in filter(None, (self.refusal, self.api_failure, self.status_failure, self.unwritten)):
             yield self.driver, reason
-        for text, failures in (("missing", self.missing_files), ("outdated", self.outdated_files)):
-            for claim, reason in failures.values():
-                yield str(claim), f"its CDI file may be {text}: {reason}"
+        yield from self.flaws
         for claim in self.kept.values():
             yield str(claim), KEPT
         for resource, one in self.status.left_out:

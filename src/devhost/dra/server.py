@@ -115,7 +115,8 @@ class Registration:
         self._changed = changed
         self._patience = patience
         self._clock = clock
-        self._since = clock.time()
+        self._since: float | None = None
+        """When the kubelet could first find the driver."""
         self._refused = Incident()
 
     def methods(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
@@ -154,8 +155,9 @@ class Registration:
 
     def check(self) -> None:
         """Call it now and then while the driver is served: a kubelet may look elsewhere for it."""
-        waited = self._clock.time() - self._since
-        if self.registered is None and not self.error and waited >= self._patience:
+        now = self._clock.time()
+        self._since = now if self._since is None else self._since
+        if self.registered is None and not self.error and now >= self._since + self._patience:
             directory = self._options.registration_socket(self._driver).parent
             self._fails(
                 f"the kubelet has not registered it in {self._patience:g} s"

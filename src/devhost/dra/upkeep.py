@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import json
 import zlib
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -87,28 +87,31 @@ class _Since:
         return [uid for uid, began in self.began.items() if listing.began - began >= after]
 
 
-class FileFailures:
-    """Why the files of claims may not be right: each reason of a claim is news once while it has one."""
+class ClaimFailures:
+    """The claims for which each pass fails: each reason of a claim is logged once while it has one.
 
-    def __init__(self) -> None:
-        self.found: dict[str, tuple[ClaimHolder, str]] = {}
-        """By uid: the claim, and the newest reason."""
+    ``message`` is logged, ``text`` is the same about a claim.
+    """
+
+    def __init__(self, message: str, text: str) -> None:
+        self.found: Sequence[tuple[str, str]] = ()
+        """The claims with their newest reasons, as of the last whole pass."""
+        self._message = message
+        self._text = text
         self._incidents: dict[str, Incident] = {}
+        self._failed: dict[str, tuple[str, str]] = {}
+        """By uid: those of the pass in progress."""
 
-    def news(self, claim: ClaimHolder, reason: str) -> bool:
-        """Records a reason; whether it should be logged."""
-        self.found[claim.uid] = claim, reason
-        return self._incidents.setdefault(claim.uid, Incident()).news(reason)
+    def failed(self, claim: ClaimHolder, reason: str) -> None:
+        self._failed[claim.uid] = str(claim), f"{self._text}: {reason}"
+        if self._incidents.setdefault(claim.uid, Incident()).news(reason):
+            log.warning(self._message, claim=str(claim), uid=claim.uid, reason=reason)
 
-    def forget(self, uid: str) -> None:
-        """The file of a claim is right, or no longer needed."""
-        self.found.pop(uid, None)
-        self._incidents.pop(uid, None)
-
-    def keep(self, uids: Container[str]) -> None:
-        """Forgets all other claims."""
-        for uid in [uid for uid in self.found if uid not in uids]:
-            self.forget(uid)
+    def end(self) -> bool:
+        """Ends a pass: the other claims no longer fail. Whether some do."""
+        self._incidents = {uid: one for uid, one in self._incidents.items() if uid in self._failed}
+        self.found, self._failed = tuple(self._failed.values()), {}
+        return bool(self.found)
 
 
 class KubeletClaims:
@@ -176,13 +179,17 @@ class Upkeep:
         """Lists lack the claim of a record."""
         self._lost = _Since()
         """Lists name a claim without record."""
-        self._unrestored = FileFailures()
-        self._failures = FileFailures()
+        self._files_failed = ClaimFailures(
+            "the CDI file of a claim may be missing", "its CDI file may be missing"
+        )
+        self._ends_failed = ClaimFailures(
+            "a claim that may be gone stays prepared", "it may be gone, but stays prepared"
+        )
 
     @property
-    def failures(self) -> Mapping[str, tuple[ClaimHolder, str]]:
-        """The claims whose files may be missing, by uid, with the reasons."""
-        return self._failures.found | self._unrestored.found
+    def failures(self) -> Sequence[tuple[str, str]]:
+        """The claims whose files may be missing, or that may be gone, with the reasons."""
+        return (*self._files_failed.found, *self._ends_failed.found)
 
     def hold(self, listing: Listing) -> None:
         """Makes the claims that a list names and that have no record the holders of their devices, at once.
@@ -216,22 +223,20 @@ class Upkeep:
             with together():
                 self._release_unrecorded(named, listing)
             await self._remove_orphans(named, listing)
-        self._failures.keep({*self._files.records, *self._lost.began})
+        self._files_failed.end()
+        self._ends_failed.end()
 
     async def _restore(self) -> None:
-        failed = set[str]()
         for uid, record in list(self._files.records.items()):
             with self._preparer.turn(uid) as turn:
                 async with turn.lock:
                     try:
                         restored = await self._files.restore(uid)
                     except DevhostError as error:
-                        failed.add(uid)
-                        self._failed(record.claim, str(error), self._unrestored)
+                        self._files_failed.failed(record.claim, str(error))
                         continue
             if restored:
                 log.warning("restored the CDI file of a claim", claim=str(record.claim), uid=uid)
-        self._unrestored.keep(failed)
 
     def _named(self, listing: Listing) -> _Named:
         """The claims of this driver in a list. Their uids are in their CDI names."""
@@ -269,9 +274,8 @@ class Upkeep:
                         return
                     await self._preparer.commit(ref, claim, turn, running=True)
         except DevhostError as error:
-            self._failed(ref, str(error), self._failures)
+            self._files_failed.failed(ref, str(error))
             return
-        self._failures.forget(ref.uid)
         log.warning("rebuilt the CDI file of a claim", claim=str(ref), uid=ref.uid)
 
     def _release_unrecorded(self, named: Mapping[str, ClaimHolder], listing: Listing) -> None:
@@ -301,7 +305,7 @@ class Upkeep:
                 try:
                     await self._remove(record)
                 except DevhostError as error:
-                    self._failed(record.claim, str(error), self._failures)
+                    self._ends_failed.failed(record.claim, str(error))
         self.kept = {**unsure, **kept}
 
     async def _gone(self, asked: Sequence[ClaimRecord], listing: Listing) -> Sequence[ClaimRecord]:
@@ -318,7 +322,7 @@ class Upkeep:
             except Unreachable:
                 pass  # the next list asks again
             except DevhostError as error:
-                self._failed(claim, str(error), self._failures)
+                self._ends_failed.failed(claim, str(error))
 
         with suppress(TimeoutError):
             async with asyncio.timeout(self._questions):
@@ -333,15 +337,7 @@ class Upkeep:
                     return  # it was prepared again meanwhile
                 await self._preparer.release(uid)
         self._missing.began.pop(uid, None)
-        self._failures.forget(uid)
         log.warning("removed the record of a claim that is gone", claim=str(record.claim), uid=uid)
-
-    @staticmethod
-    def _failed(claim: ClaimHolder, reason: str, among: FileFailures) -> None:
-        if among.news(claim, reason):
-            log.warning(
-                "the CDI file of a claim may be missing", claim=str(claim), uid=claim.uid, reason=reason
-            )
 
 
 def _first(places: Sequence[Path]) -> frozenset[str]:
@@ -398,13 +394,15 @@ class Refresher:
         self._devices = devices
         self._files = files
         self._timing = timing
-        self._failures = FileFailures()
+        self._failures = ClaimFailures(
+            "the CDI file of a claim may be outdated", "its CDI file may be outdated"
+        )
         self._unreachable: Unreachable | None = None
         """Why the API server did not answer in this pass, which then asks for no other claim."""
 
     @property
-    def failures(self) -> Mapping[str, tuple[ClaimHolder, str]]:
-        """The claims whose files may be outdated, by uid, with the reasons."""
+    def failures(self) -> Sequence[tuple[str, str]]:
+        """The claims whose files may be outdated, with the reasons."""
         return self._failures.found
 
     async def refresh(self) -> float:
@@ -416,24 +414,14 @@ class Refresher:
         await self._files.check()
         changed = await self._outdated()
         self._unreachable = None
-        failed = set[str]()
         for uid, record in list(self._files.records.items()):
             try:
                 reason = await self._refresh(record, outdated=uid in changed)
             except DevhostError as error:
                 reason = str(error)
-            if not reason:
-                continue
-            failed.add(uid)
-            if self._failures.news(record.claim, reason):
-                log.warning(
-                    "the CDI file of a claim may be outdated",
-                    claim=str(record.claim),
-                    uid=uid,
-                    reason=reason,
-                )
-        self._failures.keep(failed)
-        if failed:
+            if reason:
+                self._failures.failed(record.claim, reason)
+        if self._failures.end():
             raise Retry
         return CHECK
 

@@ -7,7 +7,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -39,10 +39,13 @@ from .host import KUBELET_DIRECTORY, Host
 from .shown.problems import Look, rehearsed, status_line
 
 if TYPE_CHECKING:
+    from devhost.discovery.usage import UsageReader
     from devhost.dra.node_condition import NodeCondition
     from devhost.runtime.turns import Turns
     from devhost.telemetry.document import StatusDocument
     from devhost.telemetry.page import StatusPage
+
+    from .shown.now import Fault
 
 log = get(__name__)
 
@@ -211,8 +214,9 @@ async def serve(options: Options) -> None:
     probes = _probes(host, turns)
     http = _http(metrics, status_page, probes) if status_page is not None else None
     host.node_condition = _node_condition(host, options, directory, changed)
-    if options.use_metrics:
-        metrics.name_usage(_usage(host))
+    usage = _usage_reader(host) if options.use_metrics else None
+    if usage is not None:
+        metrics.name_usage(_usage(host, usage))
     status_server = StatusServer(
         lambda: _captured(host),
         kubelet_dir=options.kubelet_dir,
@@ -220,6 +224,15 @@ async def serve(options: Options) -> None:
         commands=_commands(host),
         probes=probes,
     )
+    status_server.failures.changed = changed
+
+    def outside() -> Iterator[Fault]:
+        if status_server.failures.failing:
+            yield "task", "status socket", status_server.failures.failing
+        for backend, failing in usage.failing() if usage is not None else ():
+            yield "backend", backend, failing
+
+    host.outside = outside
     on_signals(host, turns.leave if turns is not None else None)
     async with AsyncExitStack() as stack:
         if http is not None and listen is not None:
@@ -372,11 +385,15 @@ def _captured(host: Host) -> Callable[[], StatusDocument]:
     return captured(host)
 
 
-def _usage(host: Host) -> Callable[[], Awaitable[Iterable[Used]]]:
-    """Reads how much of the devices in the plan is in use; only if it is wanted, its code is imported."""
+def _usage_reader(host: Host) -> UsageReader:
+    """Reads how much of the devices is in use; only if it is wanted, its code is imported."""
     from devhost.discovery.usage import UsageReader
 
-    reader = UsageReader(lambda: host.backends.scanners)
+    return UsageReader(lambda: host.backends.scanners)
+
+
+def _usage(host: Host, reader: UsageReader) -> Callable[[], Awaitable[Iterable[Used]]]:
+    """Reads how much of the devices in the plan is in use."""
 
     async def read() -> list[Used]:
         found = await reader.read()

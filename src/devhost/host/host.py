@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
 from pathlib import Path
@@ -43,9 +43,10 @@ from devhost.planning.plan import Plan
 from devhost.planning.settings import DraOptions, Inject, Settings, Skipped
 from devhost.planning.timing import NODE, Timing
 from devhost.runtime.log import get
+from devhost.runtime.reconciler import FailureLog
 from devhost.runtime.sockets import live
-from devhost.runtime.tasks import Failing, Tasks
-from devhost.telemetry.metrics import Metrics
+from devhost.runtime.tasks import Tasks
+from devhost.telemetry.metrics import Metrics, ProblemKind
 
 from .dra_side import DraSide
 from .node_labels import NodeLabels
@@ -58,6 +59,7 @@ from .shown.gauges import gauges
 from .shown.now import (
     ConfigurationNow,
     EntriesNow,
+    Fault,
     KubeletNow,
     Memory,
     Now,
@@ -66,7 +68,7 @@ from .shown.now import (
     Step,
     failing,
 )
-from .shown.problems import found_by, readiness
+from .shown.problems import ROOT, found_by, readiness
 from .shown.publication import EventPublisher, Publication, tokens
 from .shown.shortages import report
 
@@ -235,6 +237,9 @@ class Host:
             alone=alone,
         )
 
+        self.outside: Callable[[], Iterable[Fault]] = tuple
+        """What fails of the process beside the host; set before :meth:`run`."""
+
         self.node_condition: NodeCondition | None = None
         """Keeps the condition of the node; set before :meth:`run`, if it is wanted."""
 
@@ -242,6 +247,11 @@ class Host:
         self.publication = Publication(self._collected, self._show)
         metrics.name_gauges(lambda: gauges(self.now(), pods=pod_metrics))
         self._looked, self._dead = 0, NO_LINKS
+        self._reported: list[tuple[ProblemKind, str, FailureLog]] = []
+        self.report("backend", ROOT, self.monitors.host_failures)
+        self.report("labels", "labels.directory", self.node_labels.removal)
+        self.report("resource", "cdi.directory", self.cdi_garbage.failures)
+        self.report("resource", "deviceInfo.directory", self.device_info.failures)
         self.allocations.claims.subscribe(self.publication.soon)
         self.pod_resources.subscribe(self._pods_listed)
         parts = ServiceParts(
@@ -465,7 +475,7 @@ class Host:
             kubelet=KubeletNow(kubelet.directory, kubelet.identity, failing(kubelet.trouble, kubelet.since)),
             self_check=failing(self.self_check.failures.reason, self.self_check.failures.since),
             pod_resources=PodsNow(self.pod_resources.source.socket, self.pod_resources.condition),
-            unrecorded=self._unrecorded(),
+            faults=list(self._faults()),
             node=(node.node, wrong) if node and wrong else None,
             event_sources={**({"uevents": uevents} if uevents else {}), **dict(polled)},
             verdicts=self.verdicts.now(),
@@ -474,10 +484,26 @@ class Host:
             memory=memory,
         )
 
-    def _unrecorded(self) -> Mapping[str, Failing]:
-        """The records that a restart would miss and that cannot be written, by file."""
-        records = (self.given, self.backends.releases, self.rollout, self.replanner.handover)
-        return {str(one.file): wrong for one in records if one is not None and (wrong := one.unrecorded)}
+    def report(self, kind: ProblemKind, subject: str, failures: FailureLog) -> None:
+        """Shows what fails as a problem from now on."""
+        failures.changed = self._changed
+        self._reported.append((kind, subject, failures))
+
+    def _faults(self) -> Iterator[Fault]:
+        found = any(one.devices for one in self.scanners.values())
+        for kind, subject, failures in self._reported:
+            if failures.failing and not (subject == ROOT and found):  # a backend may need no such directory
+                yield kind, subject, failures.failing
+        for name, scanner in self.scanners.items():
+            links = scanner.runner.link_cache
+            if links and links.failures.failing:
+                yield "backend", name, links.failures.failing
+        for plugin, why in self.replanner.handover.uncalled.items() if self.replanner.handover else ():
+            yield "plugin", plugin, why
+        yield from self.outside()
+        for record in (self.given, self.backends.releases, self.rollout, self.replanner.handover):
+            if record is not None and record.unrecorded:
+                yield "record", str(record.file), record.unrecorded
 
     def _dead_links(self) -> Mapping[int, str]:
         """The links of entries that lead to nothing: looked up once for each plan, behind its lists."""
@@ -528,6 +554,7 @@ class Host:
                 if missing := [token for token in given.tokens if token not in resource]:
                     resource.allocated(given.backend, dict.fromkeys(missing, devices))
             self.replanner.handover = handover
+            self.tasks.spawn("used devices", handover.run)
             self.allocations.claims.subscribe(self._handed_back)
         self.replanner.handover.follow(catalog)
         self.replan()
@@ -590,6 +617,7 @@ class Host:
 
     def _scanned(self, backend: str) -> None:
         """A backend has scanned: a device node may be another one, also if no device has changed."""
+        self.monitors.look()
         for service in self.services.values():
             if service.entry.backend == backend:
                 service.wake()

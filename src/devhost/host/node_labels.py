@@ -171,9 +171,10 @@ class NodeLabels:
         self._resync_at = 0.0
         self._written: dict[str, _Basis] = {}
         self._missing: dict[str, Incident] = {}
-        self._removal = FailureLog(
+        self.removal = FailureLog(
             log, "cannot remove a file with labels", "files with labels can be removed again"
         )
+        """Why a file stays that nothing needs, so that the node has its labels."""
         loop = Reconciler(self.refresh, backoff=Backoff(2.0, 60.0), settle=timing.labels_settle)
         self.run, self.wake = loop.run, loop.wake
         """Brings all files up to date soon after it is woken, and at a slow interval, until cancelled."""
@@ -274,9 +275,9 @@ class NodeLabels:
             place = self._place
             await self._files.run(f"remove files from {place.directory}", place.sweep, keep)
         except EnvironmentFailure as error:
-            self._removal.failed(str(error))
+            self.removal.failed(str(error))
             return False
-        self._removal.succeeded()
+        self.removal.succeeded()
         return True
 
 

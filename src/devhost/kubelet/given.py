@@ -30,7 +30,7 @@ from devhost.planning.timing import KUBELET, KubeletTiming
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import FailureLog, Reconciler, Report
 from devhost.runtime.tasks import Failing
-from devhost.runtime.worker import FileWorker
+from devhost.runtime.worker import STATE_HINT, FileWorker
 
 from .api import CHECKPOINT
 from .api.api_pb2 import ContainerAllocateResponse
@@ -264,7 +264,7 @@ class GivenKeeper:
         try:
             await self._worker.file(f"write {self.file}", self._record.write, given.tokens, given.claims)
         except DevhostError as error:
-            self._unwritten.failed(str(error))
+            self._unwritten.failed(str(error) if error.hint else f"{error} ({STATE_HINT})")
         else:
             self._unwritten.succeeded()
 

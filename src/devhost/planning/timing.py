@@ -67,6 +67,9 @@ class DiscoveryTiming:
     handover_after: float = 60.0
     """Deadline of ``devhost_after_release``."""
 
+    handover_record: float = 60.0
+    """Between checks that the record of used devices has not been removed."""
+
     handover_pauses: tuple[float, float] = (1.0, 60.0)
     """First and longest pause after ``devhost_after_release`` failed; each is twice as long as before."""
 

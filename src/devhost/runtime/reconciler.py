@@ -123,7 +123,7 @@ class FailureLog:
         """Why it fails; empty while it does not."""
         self.since = 0.0
         """When that began, in wall-clock seconds."""
-        self._changed = changed
+        self.changed = changed
         self._incident = Incident()
         self._log = log
         self._failed = failed
@@ -154,7 +154,7 @@ class FailureLog:
         if reason != self.reason:
             self.since = self.since if self.reason else time.time()
             self.reason = reason
-            self._changed()
+            self.changed()
 
 
 class Reconciler:

@@ -181,6 +181,10 @@ class WorkerThread:
             return True
 
 
+STATE_HINT = "--state-dir must be a directory that devhost may write to"
+"""For an error with a record that is needed after a restart."""
+
+
 class FileWorker(WorkerThread):
     """A worker for the files of one directory that the configuration names.
 

@@ -214,6 +214,7 @@ class StatusServer:
         self._lines = Newest(document, _line, interval=interval, stale=math.inf)
         self._file = (0, 0)
         self._checks = checks or Checks()
+        self.failures = FailureLog(log, "status socket is not available", "status socket is open")
         self._http = HttpServer(
             {"/status": self._status, "/watch": self._watch, **(probes or {})},
             limits,
@@ -225,18 +226,17 @@ class StatusServer:
 
         It waits while another devhost serves the same directory, as in a rolling update.
         """
-        failures = FailureLog(log, "status socket is not available", "status socket is open")
 
         async def keep() -> float:
             if self._path is not None and not self._there():
-                failures.failed(f"{self._path} was removed")
+                self.failures.failed(f"{self._path} was removed")
                 self._path = None
             if self._path is None:
                 await self.start()
             return self._checks.check
 
         retry = self._checks.retry
-        await Reconciler(keep, backoff=Backoff(retry, 10 * retry), failures=failures).run()
+        await Reconciler(keep, backoff=Backoff(retry, 10 * retry), failures=self.failures).run()
 
     async def start(self) -> Path:
         """Creates the socket, replacing one of a dead process, and returns its path.

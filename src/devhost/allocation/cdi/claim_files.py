@@ -336,8 +336,8 @@ class ClaimFiles:
         self._hanging: dict[str, _Write] = {}
         self.unwritten = ""
         """Why the last claim could not be prepared, as far as files are the reason; else empty."""
-        self._needed: list[Path] = []
-        """The directories in which it needed files."""
+        self._with_metadata = False
+        """Whether it needed metadata files."""
 
     def now(self) -> Mapping[str, PreparedClaim]:
         """The claims of :attr:`records` with their files: the same value until they change."""
@@ -484,9 +484,7 @@ class ClaimFiles:
             await self._write(uid, place, path, data)
         except BaseException as error:
             if isinstance(error, EnvironmentFailure):
-                self.unwritten, self._needed = str(error), [place.directory]
-                if self._metadata is not None and record.metadata:
-                    self._needed.append(self._metadata.directory(self._driver))
+                self.unwritten, self._with_metadata = str(error), bool(record.metadata)
             with suppress(EnvironmentFailure):
                 await self._remove_metadata(uid, record)
             raise
@@ -497,8 +495,11 @@ class ClaimFiles:
         """Looks whether a claim can be prepared again, if :attr:`unwritten` has a reason."""
         if not self.unwritten:
             return
+        directories = [self._current.directory]
+        if self._with_metadata and self._metadata is not None:
+            directories.append(self._metadata.directory(self._driver))
         try:
-            for directory in self._needed:
+            for directory in directories:
                 await self._files.run(f"write {directory}", _try_to_write, directory)
         except EnvironmentFailure as error:
             self.unwritten = str(error)

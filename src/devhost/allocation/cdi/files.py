@@ -228,13 +228,11 @@ class CdiGarbageCollector:
         self._root = root
         self.unserved = False
         """Whether a specification remains that no service writes: a device node of it may change."""
-        self._loop = Reconciler(
-            self.collect,
-            failures=FailureLog(
-                log, "stale CDI specifications may be left", "stale CDI specifications can be removed again"
-            ),
-            clock=clock,
+        self.failures = FailureLog(
+            log, "stale CDI specifications may be left", "stale CDI specifications can be removed again"
         )
+        """Why a specification may remain that no container needs, or give the node of another device."""
+        self._loop = Reconciler(self.collect, failures=self.failures, clock=clock)
 
     def follow(self, settings: Settings) -> None:
         self._settings = settings

@@ -20,6 +20,7 @@ from devhost.discovery.verdict_follower import VerdictsNow
 from devhost.planning.claims import Key, Reason
 from devhost.planning.plan import differences
 from devhost.runtime.tasks import Failing
+from devhost.telemetry.metrics import ProblemKind
 
 if TYPE_CHECKING:
     from devhost.allocation.allocations import Holding
@@ -54,6 +55,9 @@ NOT_GIVEN = Reason("the configuration no longer gives it to this resource")
 """Why a device that exists is no longer listed."""
 
 NONE: Mapping[Any, Any] = MappingProxyType({})
+
+Fault = tuple[ProblemKind, str, Failing]
+"""The kind of a problem, its subject, and the reason."""
 
 Token = tuple[str, str]
 """A resource and one of its tokens."""
@@ -178,7 +182,7 @@ class Now:
     device plugin that containers have, each with its devices, ``claimed`` is what claims hold, if there are
     observers. ``holdings`` are the resources of which containers have something, ``held`` the devices of
     these and of claims. ``dra`` are the DRA drivers, if there are any, ``moves`` the devices that change
-    sides. ``unrecorded`` are files that cannot be written, although a restart would need them.
+    sides. ``faults`` is what else fails: the kind of problem, the subject, and why.
     ``event_sources`` is why files and uevents are not followed. ``failing`` are tasks.
     ``dead_links`` are links that entries name and that lead to nothing, by the index of the entry.
     """
@@ -214,7 +218,7 @@ class Now:
     kubelet: KubeletNow
     self_check: Failing | None = None
     pod_resources: PodsNow
-    unrecorded: Mapping[str, Failing] = field(default_factory=dict)
+    faults: Sequence[Fault] = ()
     node: tuple[str, Failing] | None = None
     event_sources: Mapping[str, str] = field(default_factory=dict)
     verdicts: VerdictsNow = VerdictsNow()

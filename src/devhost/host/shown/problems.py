@@ -41,6 +41,9 @@ T = TypeVar("T")
 KINDS: tuple[ProblemKind, ...] = get_args(ProblemKind)
 """Every kind, most important first."""
 
+ROOT = "--root"
+"""The subject of the problem that there is no host below the directory that is used as ``/``."""
+
 MORE_UNHEALTHY = "more devices are unhealthy"
 
 FORGOTTEN_CORDON = "for more than 7 days (end it, or cordon it again)"
@@ -270,8 +273,9 @@ def _labels(now: Now) -> Iterator[Problem]:
 def _observers(now: Now) -> Iterator[Problem]:
     for observer in now.observers:
         condition = observer.condition
-        if condition.state is ObserverState.PAUSED:
-            yield Problem("observer", observer.plugin.name, condition.reason, condition.since)
+        if condition.reason:
+            since = condition.since if condition.state is ObserverState.PAUSED else None
+            yield Problem("observer", observer.plugin.name, condition.reason, since)
 
 
 def _pods(now: Now) -> Iterator[Problem]:
@@ -280,9 +284,9 @@ def _pods(now: Now) -> Iterator[Problem]:
         yield Problem("pods", str(now.pod_resources.socket), condition.reason, condition.since)
 
 
-def _records(now: Now) -> Iterator[Problem]:
-    for file, one in _sorted(now.unrecorded):
-        yield Problem("record", file, one.reason, one.since)
+def _faults(now: Now) -> Iterator[Problem]:
+    for kind, subject, one in now.faults:
+        yield Problem(kind, subject, *one)
 
 
 def _tasks(now: Now) -> Iterator[Problem]:
@@ -309,7 +313,7 @@ _OTHERS: Sequence[tuple[Callable[[Now], Iterable[Problem]], str]] = (
     (_labels, ""),
     (_observers, ""),
     (_pods, ""),
-    (_records, ""),
+    (_faults, ""),
     (_tasks, "more tasks fail"),
 )
 """What is wrong besides devices, and the text for those beyond :data:`NAMED`; all are shown without one."""
@@ -362,6 +366,7 @@ def readiness(now: Now) -> tuple[bool, str]:
         ("failing tasks", failing),
     )
     reasons = [f"{what}: {', '.join(names)}" for what, names in found if names]
+    reasons += [one.reason for _, subject, one in now.faults if subject == ROOT]
     if now.rollout:
         reasons.insert(0, now.rollout.reason)
     if now.configuration.copied is not None:
