@@ -279,8 +279,7 @@ async def test_metrics_show_the_use_of_devices_only_if_requested(toys, tmp_path,
 
 async def test_a_status_socket_and_a_use_of_devices_that_fail_are_problems(toys, tmp_path, address):
     def problems() -> set[str]:
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=240) as answer:
-            lines = answer.read().decode().splitlines()
+        lines = get(address, "/metrics")[1].splitlines()
         return {line for line in lines if line.startswith("devhost_problem_info")}
 
     toy = toys.config.parent / "backends" / "toy.py"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kit.backend import Plain
@@ -109,7 +110,7 @@ async def test_same_options_keep_the_backend_running(tmp_path: Path) -> None:
 
 
 async def test_a_release_that_has_ended_is_taken_out_of_its_record_as_soon_as_that_is_possible(
-    tmp_path: Path, until: Callable[[Any], Any]
+    tmp_path: Path,
 ) -> None:
     record = tmp_path / "released"
     machine = Machine(tmp_path, record, release=lambda backend: None)
