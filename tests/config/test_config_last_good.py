@@ -14,7 +14,6 @@ from kit.files import limited
 from kit.waiting import background
 
 from devhost.backend.errors import ConfigError
-from devhost.config import last_good
 from devhost.config.last_good import Accepted, LastGood, Unusable
 from devhost.config.loader import load, load_or_copy
 from devhost.config.root_directory import state_directory
@@ -111,9 +110,8 @@ async def test_a_full_disk_keeps_the_old_copy_and_is_a_problem_until_it_has_spac
     kept.close()
 
 
-async def test_a_copy_that_is_removed_meanwhile_is_written_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(last_good, "AGAIN", 0.05)
-    kept = LastGood(tmp_path / "one.yaml", tmp_path / "state")
+async def test_a_copy_that_is_removed_meanwhile_is_written_again(tmp_path):
+    kept = LastGood(tmp_path / "one.yaml", tmp_path / "state", again=0.05)
     await written(kept, FIRST)
     kept.file.unlink()
     kept.file.parent.rmdir()

@@ -73,10 +73,10 @@ class LastGood:
     """The copy of the configuration at one path.
 
     The copy of one path is never used for another. ``directory`` is where copies are, made when first needed;
-    ``None`` for no copy.
+    ``None`` for no copy. ``again`` is seconds between two looks whether it is right.
     """
 
-    def __init__(self, config: Path, directory: Path | None) -> None:
+    def __init__(self, config: Path, directory: Path | None, again: float = AGAIN) -> None:
         self._config = os.path.abspath(config)  # noqa: PTH100 - a ConfigMap's links lead elsewhere each time
         # a path that names an open file changes each time: `--config <(generate)`
         passing = self._config.startswith(("/dev/fd/", "/dev/stdin", "/proc/"))
@@ -85,6 +85,7 @@ class LastGood:
         self.outdated = ""
         """Why the copy is still of an earlier configuration; empty if it is not."""
         self.since = 0.0
+        self._again = again
         self._wanted: Accepted | None = None
         self._old = False
         self._failures = FailureLog(
@@ -116,9 +117,9 @@ class LastGood:
             await self._write()
             if self.outdated != before:
                 changed()
-            return AGAIN
+            return self._again
 
-        await Reconciler(write, first=AGAIN).run()
+        await Reconciler(write, first=self._again).run()
 
     def close(self) -> None:
         self._worker.close()
