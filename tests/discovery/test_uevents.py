@@ -236,6 +236,21 @@ async def test_refused_netlink_sockets_are_named_with_a_fix_and_used_once_they_a
     assert shown == [reason, ""]
 
 
+async def test_a_missing_libudev_is_looked_for_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    looked: list[None] = []
+
+    def missing() -> NoReturn:
+        looked.append(None)
+        raise ImportError("No library named udev")
+
+    monkeypatch.setattr(pyudev, "Context", missing)
+    monitors = Monitors(lambda event: None, tmp_path, lambda: None)
+    monitors.open()
+    monitors.look()
+    assert len(looked) == 1
+    assert monitors.uevents_failure.endswith("libudev is missing (install libudev, then restart devhost)")
+
+
 async def test_a_monitor_that_opens_only_half_way_leaves_nothing_behind(
     monkeypatch: pytest.MonkeyPatch, udevd: Path
 ) -> None:

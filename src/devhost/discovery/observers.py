@@ -128,8 +128,8 @@ class Observer:
         self._failed_in_a_row = 0
         self._pause = Incident()
         self._logged: set[tuple[str, str]] = set()
-        self._failing: dict[str, str] = {}
-        """Why the last call of a hook failed, by hook; while others return, the observer is not paused."""
+        self._failing: dict[str, tuple[int, str]] = {}
+        """How often in a row a hook has failed, and why, by hook; others may return meanwhile."""
 
     @property
     def hung(self) -> bool:
@@ -230,7 +230,7 @@ class Observer:
     def _failed(self, failure: Failure, hook: str, sort: str, reason: str) -> None:
         self.count(failure)
         self._failed_in_a_row += 1
-        self._failing[hook] = reason
+        self._failing[hook] = self._failing.get(hook, (0, ""))[0] + 1, reason
         if (hook, sort) not in self._logged:
             self._logged.add((hook, sort))
             log.warning("observer failed", observer=self.plugin.name, reason=reason)
@@ -266,7 +266,8 @@ class Observer:
     @property
     def _trouble(self) -> str:
         """Why it does not get all news, although it is not paused."""
-        return next(iter(self._failing.values()), TOO_SLOW if self._overflowed else "")
+        lasting = (reason for count, reason in self._failing.values() if count >= PATIENCE)
+        return next(lasting, TOO_SLOW if self._overflowed else "")
 
     def _show(self) -> None:
         if self.condition.state is ObserverState.OK:

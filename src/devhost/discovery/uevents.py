@@ -179,6 +179,7 @@ class Monitors:
         self._root = root
         self._changed = changed
         self._uevents: UeventMonitor | None = None
+        self._can_receive = True
         self._refused = Incident()
 
     def open(self) -> None:
@@ -190,7 +191,7 @@ class Monitors:
 
         Looks also whether there is a host below the root; in a pod, its directories must be mounted there.
         """
-        if self._uevents is None:
+        if self._uevents is None and self._can_receive:
             self._receive()
         if reason := missing_host_reason(self._root):
             self.host_failures.failed(f"{reason} (mount the host's directories there)")
@@ -203,7 +204,8 @@ class Monitors:
             self._uevents = UeventMonitor(self._dispatch, self._root)
         except OSError as error:
             failure = f"cannot receive uevents: {error.strerror or _refusal()} ({_HINT})"
-        except ImportError:  # pyudev finds libudev only when it is first used
+        except ImportError:  # pyudev finds libudev only when it is first used, and runs programs for that
+            self._can_receive = False
             failure = "cannot receive uevents: libudev is missing (install libudev, then restart devhost)"
         else:
             log.info("listening for uevents", source=self._uevents.source)
