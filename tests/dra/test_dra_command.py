@@ -195,6 +195,7 @@ async def test_shared_counters_and_what_is_left_of_them_are_shown_by_every_comma
         assert re.search(r"\(counter of c0\): 2 of 2$", text, re.M)
         part = await machine.shows(lambda text: "slice: " in text, "explain", "c0.a")
         assert re.search(r"\(counter of c0\): 1 of 2$", part, re.M)
+        await until(lambda: machine.cluster.published() == {RESOURCE: {"c0", "c0.a", "c0.b"}})
         claim = machine.cluster.allocate("mine", machine.cluster.name_of("c0.a"))
         assert (await machine.cluster.prepare(claim))[claim.uid].error == ""
         status = await machine.shows(lambda text: "default/mine" in text, "status")
