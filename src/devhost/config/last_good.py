@@ -30,7 +30,7 @@ from .root_directory import OVERRIDE
 log = get(__name__)
 
 AGAIN = 60.0
-"""Seconds after which a copy that could not be written is written again."""
+"""Seconds after which a copy that could not be written, or was removed, is written again."""
 
 HEADER = (
     b"# devhost accepted this configuration last, and starts from this copy of it when the file is refused.\n"

@@ -107,7 +107,7 @@ class HandoverRecord:
         if self.file is None:
             return False
         try:
-            return not await self._worker.file("find it", self.file.exists)
+            return not await self._worker.file(f"find {self.file}", self.file.exists)
         except EnvironmentFailure:
             return True
 

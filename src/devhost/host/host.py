@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
 from pathlib import Path
@@ -247,11 +247,15 @@ class Host:
         self.publication = Publication(self._collected, self._show)
         metrics.name_gauges(lambda: gauges(self.now(), pods=pod_metrics))
         self._looked, self._dead = 0, NO_LINKS
-        self._reported: list[tuple[ProblemKind, str, FailureLog]] = []
-        self.report("backend", ROOT, self.monitors.host_failures)
-        self.report("labels", "labels.directory", self.node_labels.removal)
-        self.report("resource", "cdi.directory", self.cdi_garbage.failures)
-        self.report("resource", "deviceInfo.directory", self.device_info.failures)
+        self._reported: Sequence[tuple[ProblemKind, str, FailureLog]] = (
+            ("backend", ROOT, self.monitors.host_failures),
+            ("labels", "labels.directory", self.node_labels.removal),
+            ("resource", "cdi.directory", self.cdi_garbage.failures),
+            ("resource", "deviceInfo.directory", self.device_info.failures),
+        )
+        """What is a problem while it fails: its kind and subject."""
+        for _, _, failures in self._reported:
+            failures.changed = changed
         self.allocations.claims.subscribe(self.publication.soon)
         self.pod_resources.subscribe(self._pods_listed)
         parts = ServiceParts(
@@ -483,11 +487,6 @@ class Host:
             failing=dict(self.tasks.failing),
             memory=memory,
         )
-
-    def report(self, kind: ProblemKind, subject: str, failures: FailureLog) -> None:
-        """Shows what fails as a problem from now on."""
-        failures.changed = self._changed
-        self._reported.append((kind, subject, failures))
 
     def _faults(self) -> Iterator[Fault]:
         found = any(one.devices for one in self.scanners.values())
